@@ -9,6 +9,7 @@ OutriderError
 ├── CapacityError            full at the moment; carries when to retry
 ├── NotReadyError            loading or draining
 ├── UnauthenticatedError     no or a wrong credential
+├── RemoteError              the other service failed, or broke the protocol, in a way no other class describes
 └── ModelLoadError           the model cannot be served; ends the start-up
 """
 
@@ -66,6 +67,10 @@ class NotReadyError(OutriderError):
 
 class UnauthenticatedError(OutriderError):
     """No credential, or a wrong one."""
+
+
+class RemoteError(OutriderError):
+    """The other service failed, or broke the protocol, in a way no other class describes; the text is for the log."""
 
 
 class ModelLoadError(OutriderError):
