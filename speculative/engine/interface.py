@@ -137,6 +137,10 @@ class BlockPool(Protocol):
         """Says that the first `cached_len` of `token_ids` are held and final, so that others may share them."""
         ...
 
+    def holds(self, sequence_id: str) -> bool:
+        """Whether the sequence holds at least one block."""
+        ...
+
     def release(self, sequence_id: str) -> None:
         """Gives back everything the sequence holds; harmless if it holds nothing."""
         ...

@@ -54,9 +54,10 @@ class Job(Protocol):
         """What to compute from the rows, which begin at `first_row`."""
         ...
 
-    def consume(self, outcome: RowOutcome | None, forward_ns: int, batch_size: int) -> bool:
+    def consume(self, outcome: RowOutcome | None) -> bool:
         """Takes a step's outcome (None when it wanted no rows); True when the job is done.
 
-        All tokens of the session and the extra ones are in the cache now; the job sets `cached_len` to what stays.
+        The session's own tokens are all cached now, and the extra ones behind them: the job appends what stays to
+        the session and sets `cached_len` to its length.
         """
         ...
