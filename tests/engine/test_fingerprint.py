@@ -1,0 +1,95 @@
+"""The vocabulary's fingerprint: equal iff ids mean the same in both models."""
+
+import json
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, models
+
+from speculative.engine.fingerprint import read_vocabulary, vocab_fingerprint
+from speculative.errors import ModelLoadError
+
+EOS = (3,)
+
+
+def tokenizer_json(tokens: list[str] | None = None, special: str = "<end>", merges: int = 0) -> bytes:
+    vocab = {token: token_id for token_id, token in enumerate(tokens or ["a", "b", "ab"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[("a", "b")][:merges]))
+    tokenizer.add_special_tokens([AddedToken(special, special=True)])
+    return tokenizer.to_str().encode()
+
+
+def edited(content: bytes, **added_token: Any) -> bytes:
+    """The file with fields of its last added token changed."""
+    document = json.loads(content)
+    document["added_tokens"][-1].update(added_token)
+    return json.dumps(document).encode()
+
+
+def test_equal_vocabularies_have_equal_fingerprints() -> None:
+    assert vocab_fingerprint(tokenizer_json(), EOS) == vocab_fingerprint(tokenizer_json(), list(EOS))
+
+
+def test_layout_of_the_file_does_not_count() -> None:
+    document = json.loads(tokenizer_json())
+    document["model"]["vocab"] = dict(reversed(document["model"]["vocab"].items()))
+    rewritten = json.dumps(document, indent=3).encode()
+    assert vocab_fingerprint(rewritten, EOS) == vocab_fingerprint(tokenizer_json(), EOS)
+
+
+def test_merges_do_not_count() -> None:
+    assert vocab_fingerprint(tokenizer_json(merges=1), EOS) == vocab_fingerprint(tokenizer_json(), EOS)
+
+
+@pytest.mark.parametrize(
+    ("content", "eos_token_ids"),
+    [
+        pytest.param(tokenizer_json(["b", "a", "ab"]), EOS, id="two tokens swapped"),
+        pytest.param(tokenizer_json(["a", "b", "ac"]), EOS, id="another token, same size"),
+        pytest.param(tokenizer_json(["a", "b", "ab", "c"]), EOS, id="one token more"),
+        pytest.param(tokenizer_json(special="<stop>"), EOS, id="another special token"),
+        pytest.param(edited(tokenizer_json(), special=False), EOS, id="not special"),
+        pytest.param(tokenizer_json(), (2,), id="another end"),
+        pytest.param(tokenizer_json(), (2, 3), id="one more end"),
+    ],
+)
+def test_any_difference_in_meaning_changes_the_fingerprint(content: bytes, eos_token_ids: tuple[int, ...]) -> None:
+    assert vocab_fingerprint(content, eos_token_ids) != vocab_fingerprint(tokenizer_json(), EOS)
+
+
+def test_ids_and_tokens_are_those_of_the_tokenizer() -> None:
+    content = tokenizer_json()
+    tokenizer = Tokenizer.from_str(content.decode())
+    vocabulary = read_vocabulary(content)
+    assert vocabulary.tokens == {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+    assert vocabulary.size == tokenizer.get_vocab_size()
+    assert vocabulary.special_ids == {3}
+
+
+def test_size_counts_ids_up_to_the_largest() -> None:
+    assert read_vocabulary(edited(tokenizer_json(), id=9)).size == 10
+
+
+def test_a_unigram_vocabulary_is_read_in_order_of_id() -> None:
+    content = Tokenizer(models.Unigram([("<unk>", 0.0), ("x", -1.0)], 0, False)).to_str().encode()
+    assert read_vocabulary(content).tokens == {0: "<unk>", 1: "x"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"[]",
+        b'{"model": {"vocab": 3}}',
+        b'{"model": {"vocab": {}}}',
+        b'{"model": {"vocab": {"a": "x"}}}',
+        b'{"model": {"vocab": {"a": -1}}}',
+        b'{"model": {"vocab": {"a": 0, "b": 0}}}',
+        b'{"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": "b"}]}',
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(content: bytes) -> None:
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json"):
+        read_vocabulary(content)
