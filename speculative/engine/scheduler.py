@@ -68,7 +68,7 @@ class Scheduler:
     budget: StepBudget
     evictions: int = 0
     _queue: list[Work] = field(default_factory=list)
-    _attached: dict[str, Session] = field(default_factory=dict)  # in order of first use: the last is the youngest
+    _attached: dict[str, Session] = field(default_factory=dict)
     _arrivals: int = 0
 
     def submit(self, job: Job) -> Work:
@@ -102,7 +102,8 @@ class Scheduler:
         pieces: list[Piece] = []
         room = self.budget.max_batch_tokens
         for work, limit in self._candidates():
-            piece = self._piece(work, min(room, limit))
+            # One that has just been evicted for an older one waits for the next step.
+            piece = self._piece(work, min(room, limit)) if work.session.attached else None
             if piece is None or not self._make_room(piece, pieces):
                 continue
             pieces.append(piece)
@@ -147,14 +148,15 @@ class Scheduler:
 
     def _victim(self, session: Session, pieces: list[Piece], *, force: bool) -> Session | None:
         planned = {id(piece.work.session) for piece in pieces}
-        for candidate in reversed(self._attached.values()):
-            if candidate is session:
-                if not force:
-                    return None  # what follows is older
-                continue
-            if id(candidate) not in planned and self.blocks.holds(candidate.sequence_id):
-                return candidate
-        return None
+        candidates = [
+            candidate
+            for candidate in self._attached.values()
+            if id(candidate) not in planned
+            and candidate is not session
+            and (force or candidate.number > session.number)
+            and self.blocks.holds(candidate.sequence_id)
+        ]
+        return max(candidates, key=lambda candidate: candidate.number, default=None)
 
     def _force_oldest(self) -> list[Piece]:
         """Nothing fits while others hold the memory between their rounds: the oldest job takes what it needs."""

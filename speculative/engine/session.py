@@ -21,7 +21,12 @@ class Session:
     committed_len: int
     cached_len: int = 0
     attached: bool = False
-    sequence_id: str = field(default_factory=lambda: f"s{next(_sequence_numbers)}")
+    number: int = field(default_factory=lambda: next(_sequence_numbers))
+    """Age: a greater number is a younger session."""
+    sequence_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sequence_id = f"s{self.number}"
 
     def roll_back(self, length: int) -> None:
         """Forgets all tokens behind `length`, which must not be less than the committed length."""
