@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.utils import cached_file, is_flash_attn_2_available
 
@@ -38,35 +39,43 @@ _CHECK_TOKENS = 12
 
 
 def load_checkpoint(path: str, name: str, settings: LoadSettings) -> LoadedModel:
-    """Loads the checkpoint at `path` (directory or hub id) and checks that steps give its own logits."""
+    """Loads the checkpoint at `path` (directory or hub id)."""
     started = time.monotonic()
     if settings.threads:
         torch.set_num_threads(settings.threads)
     config = _read_config(path)
-    device, dtype = _device(settings.device), settings.dtype
-    torch_dtype = _dtype(dtype, device)
-    bucketed = _bucketed(settings.attention, device)
-    model = _read_model(path, device, torch_dtype)
+    device = _device(settings.device)
+    model = _read_model(path, device, _dtype(settings.dtype, device))
     tokenizer_files = _read_tokenizer(path)
+    runner = make_runner(model, tokenizer_files["tokenizer.json"], name, _revision(path, config), settings)
+    _log.info("loaded %s on %s in %.1f s", name, device, time.monotonic() - started)
+    return LoadedModel(runner, tokenizer_files)
+
+
+def make_runner(
+    model: PreTrainedModel, tokenizer_json: bytes, name: str, revision: str, settings: LoadSettings
+) -> TransformersRunner:
+    """Puts a model on the paged cache (changing its attention) and checks that steps give its own logits."""
+    config = model.config.get_text_config(decoder=True)
     eos_token_ids = _eos_token_ids(model)
-    vocabulary = read_vocabulary(tokenizer_files["tokenizer.json"])
-    blocks = _make_blocks(config, settings, device, torch_dtype)
+    vocabulary = read_vocabulary(tokenizer_json)
+    bucketed = _bucketed(settings.attention, model.device)
+    blocks = _make_blocks(config, settings, model.device, model.dtype)
     info = ModelInfo(
         name=name,
-        revision=_revision(path, config),
+        revision=revision,
         vocab_size=min(vocabulary.size, config.vocab_size),
         vocab_fingerprint=vocabulary.fingerprint(eos_token_ids),
         context_length=min(_context_length(config), blocks.num_blocks * blocks.block_tokens),
         eos_token_ids=eos_token_ids,
-        dtype=str(torch_dtype).removeprefix("torch."),
-        device=str(device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
     )
     reference = _reference_logits(model)
     model.set_attn_implementation(ATTENTION_NAME if bucketed else "flash_attention_2")
     runner = TransformersRunner(model, blocks, info, bucketed=bucketed)
-    _check_rollback(runner, reference, torch_dtype)
-    _log.info("loaded %s on %s in %.1f s", name, device, time.monotonic() - started)
-    return LoadedModel(runner, tokenizer_files)
+    _check_rollback(runner, reference, model.dtype)
+    return runner
 
 
 def _read_config(path: str) -> PreTrainedConfig:
@@ -87,11 +96,18 @@ def _read_config(path: str) -> PreTrainedConfig:
 
 def _read_model(path: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, device_map=None, trust_remote_code=False, use_safetensors=True, attn_implementation="sdpa"
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            trust_remote_code=False,
+            use_safetensors=True,
+            attn_implementation="sdpa",
+            output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelLoadError(f"{path}: the model cannot be loaded: {error}") from error
+    if missing := sorted(report["missing_keys"]):
+        raise ModelLoadError(f"{path}: the checkpoint lacks {len(missing)} tensors, the first is {missing[0]}")
     if model._is_stateful:
         raise ModelLoadError(
             f"{path}: {model.config.model_type} keeps a recurrent state, which cannot be rolled back when draft tokens "
