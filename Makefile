@@ -62,7 +62,7 @@ lint: $(VENV)/.dev ## Style, types, import rules, protos, and whether the commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/buf lint
 	@$(call fresh_stubs)
 
