@@ -1,0 +1,70 @@
+"""Settings of the controller: flags, OUTRIDER_CONTROLLER_... variables, or [controller] in a TOML file."""
+
+from typing import ClassVar
+
+from pydantic import Field, field_validator
+
+from controller.drafting import DraftPatience
+from controller.generator import GenerationDefaults
+from controller.policies.registry import policy_names
+from controller.pool import WatchSettings
+from speculative.settings import ServerSettings
+
+
+class ControllerConfig(ServerSettings):
+    """Everything the controller can be told."""
+
+    section: ClassVar[str] = "controller"
+
+    listen: str = Field("127.0.0.1:50050", description="Address to listen on, host:port; port 0 takes a free one.")
+    verifier: str = Field(description="Address of the verifier service, host:port.")
+    draft: str | None = Field(None, description="Address of the draft service, host:port; without one: target-only.")
+    policy: str = Field("adasd", description="Chunk policy of requests that name none.")
+    max_draft_tokens: int = Field(16, ge=0, description="Most draft tokens in a chunk; 0 switches speculation off.")
+    default_max_tokens: int = Field(1024, ge=1, description="Most tokens of an answer whose request names no limit.")
+    max_request_s: float = Field(
+        3600.0, gt=0, allow_inf_nan=False, description="Deadline of requests that come without one."
+    )
+    first_chunk_timeout_s: float = Field(
+        10.0, gt=0, allow_inf_nan=False, description="Patience with a draft's first chunk, which reads the prompt."
+    )
+    chunk_timeout_floor_s: float = Field(
+        2.0, gt=0, allow_inf_nan=False, description="Patience with any later chunk, at least."
+    )
+    chunk_timeout_ceiling_s: float = Field(
+        10.0, gt=0, allow_inf_nan=False, description="Patience with any later chunk, at most."
+    )
+    chunk_timeout_multiple: float = Field(
+        20.0, gt=1, allow_inf_nan=False, description="Patience with a later chunk, in longest waits of the request."
+    )
+    draft_retry_s: float = Field(
+        0.5, gt=0, allow_inf_nan=False, description="Wait before a lost draft is tried again; doubles up to 10 s."
+    )
+
+    @field_validator("policy")
+    @classmethod
+    def _policy_exists(cls, name: str) -> str:
+        if name not in policy_names():
+            raise ValueError(f"no such policy; there are: {', '.join(policy_names())}")
+        return name
+
+    @property
+    def defaults(self) -> GenerationDefaults:
+        """What holds where a request says nothing."""
+        return GenerationDefaults(self.policy, self.default_max_tokens, self.max_draft_tokens)
+
+    @property
+    def patience(self) -> DraftPatience:
+        """How long to wait for a draft."""
+        return DraftPatience(
+            first_chunk_s=self.first_chunk_timeout_s,
+            chunk_floor_s=self.chunk_timeout_floor_s,
+            chunk_multiple=self.chunk_timeout_multiple,
+            chunk_ceiling_s=self.chunk_timeout_ceiling_s,
+            retry_s=self.draft_retry_s,
+        )
+
+    @property
+    def watch(self) -> WatchSettings:
+        """How services are watched."""
+        return WatchSettings()
