@@ -15,11 +15,15 @@ from grpc_reflection.v1alpha import reflection
 
 from speculative.errors import NotReadyError
 from speculative.rpc.options import TransportOptions
-from speculative.rpc.translate import Context, Continuation, ErrorTranslator, Handler, wrapped
+from speculative.rpc.translate import Context, Continuation, ErrorTranslator, MaybeHandler, wrapped
 
 _UNCOUNTED = ("/grpc.health.", "/grpc.reflection.")
+_FAREWELL_S = 0.1
+"""What is left to health watches when all calls are done; with none at all, cutting them looks like a failure."""
 _SERVING = health_pb2.HealthCheckResponse.SERVING
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_NOT_FAREWELL_S = 0.1
+"""What is left to health watches when all calls are done; with none at all, cutting them looks like a failure."""
+_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class OpenCalls(grpc.aio.ServerInterceptor):
@@ -48,7 +52,7 @@ class OpenCalls(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler | None:
+    ) -> MaybeHandler:
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith(_UNCOUNTED):
             return handler
@@ -100,7 +104,7 @@ class RpcServer:
         """Refuses new calls, lets open ones end within `grace_s`, cuts the rest, stops; True if none was cut."""
         await self._set_health(_NOT_SERVING)
         clean = await self.calls.drained(grace_s)
-        await self.grpc.stop(None)
+        await self.grpc.stop(_FAREWELL_S)
         return clean
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:

@@ -33,6 +33,7 @@ DOMAIN = "outrider"
 """Domain of every ErrorInfo."""
 INTERNAL_TEXT = "internal error; the service's log has the details"
 """All that callers are told of an error that has no row."""
+_LATE = "DEADLINE_EXCEEDED"  # the reason without a class of ours: the code itself says everything
 _NOT_READY_RETRY_S = 1.0
 _MAX_TEXT_CHARS = 1000  # a status travels in HTTP/2 headers, which both ends bound
 
@@ -164,7 +165,8 @@ def row_of(error: BaseException) -> Row:
 def to_status(error: BaseException) -> WireStatus:
     """What is told to the caller. A TimeoutError of ours (an outgoing call ran out of time) is DEADLINE_EXCEEDED."""
     if isinstance(error, TimeoutError):
-        return WireStatus(grpc.StatusCode.DEADLINE_EXCEEDED, "the request ran out of time")
+        late = ErrorInfo(reason=_LATE, domain=DOMAIN)
+        return WireStatus(grpc.StatusCode.DEADLINE_EXCEEDED, "the request ran out of time", (late,))
     row = row_of(error)
     text = str(error)[:_MAX_TEXT_CHARS] if row.public else INTERNAL_TEXT
     info = ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=row.metadata(error))

@@ -7,7 +7,7 @@ once when a call ends for any reason (their `finally` blocks free the session), 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -22,9 +22,11 @@ DETAILS_KEY = "grpc-status-details-bin"
 """Trailing metadata key of the google.rpc.Status, fixed by gRPC."""
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
-Handler = grpc.RpcMethodHandler[Any, Any]
-Context = grpc.aio.ServicerContext[Any, Any]
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
+# Quoted: the classes take parameters in their stubs only.
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+MaybeHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # an unknown method has none
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]]"
 
 
 class ErrorTranslator(grpc.aio.ServerInterceptor):
@@ -32,7 +34,7 @@ class ErrorTranslator(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler | None:
+    ) -> MaybeHandler:
         handler = await continuation(handler_call_details)
         return handler and wrapped(handler, _translating(handler_call_details.method))
 
