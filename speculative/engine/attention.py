@@ -7,7 +7,6 @@ scaled_dot_product_attention, so that cost follows the tokens read.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -86,18 +85,18 @@ def _fits(first: int, i: int, fed: Sequence[int], held: Sequence[int]) -> bool:
 
 
 def bucketed_attention(
-    module: torch.nn.Module,
+    _module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    _attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     *,
     buckets: Sequence[Bucket],
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **kwargs: Any,
+    **_others: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention as transformers' models call it: query [1, H, T, D], key and value [1, H_kv, sum of B * L, D].
 

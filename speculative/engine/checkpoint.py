@@ -2,16 +2,17 @@
 
 import hashlib
 import logging
-import os.path
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
-from transformers.utils import cached_file, is_flash_attn_2_available
+from transformers.utils.hub import cached_file
+from transformers.utils.import_utils import is_flash_attn_2_available
 
 from speculative.engine.attention import ATTENTION_NAME
 from speculative.engine.fingerprint import read_vocabulary
@@ -80,7 +81,9 @@ def make_runner(
 
 def _read_config(path: str) -> PreTrainedConfig:
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False).get_text_config(decoder=True)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False).get_text_config(
+            decoder=True
+        )
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{path}: no model configuration can be read: {error}") from error
     if config.is_encoder_decoder:
@@ -88,15 +91,17 @@ def _read_config(path: str) -> PreTrainedConfig:
     foreign = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     if foreign:
         raise ModelLoadError(
-            f"{path}: {config.model_type} has layers of type {', '.join(sorted(foreign))}, whose state cannot be rolled "
-            "back when draft tokens are rejected; only attention layers are served"
+            f"{path}: {config.model_type} has layers of type {', '.join(sorted(foreign))}, whose state cannot "
+            "be rolled back when draft tokens are rejected; only attention layers are served"
         )
     return config
 
 
 def _read_model(path: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    loader: Any = AutoModelForCausalLM  # its annotations do not know of output_loading_info
+    model: PreTrainedModel
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = loader.from_pretrained(
             path,
             dtype=dtype,
             trust_remote_code=False,
@@ -115,7 +120,9 @@ def _read_model(path: str, device: torch.device, dtype: torch.dtype) -> PreTrain
         )
     if not model._can_set_attn_implementation():
         raise ModelLoadError(f"{path}: {model.config.model_type} has an attention of its own that cannot be replaced")
-    return model.eval().requires_grad_(False).to(device)
+    model.eval().requires_grad_(False)
+    model.to(device)  # type: ignore[arg-type]
+    return model
 
 
 def _read_tokenizer(path: str) -> dict[str, bytes]:
@@ -140,15 +147,19 @@ def _read_tokenizer(path: str) -> dict[str, bytes]:
 
 
 def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
-    generation = model.generation_config
-    eos = (generation.eos_token_id if generation is not None else None) or model.config.eos_token_id
+    eos: int | list[int] | None = getattr(model.generation_config, "eos_token_id", None)
+    if eos is None:
+        eos = model.config.eos_token_id
     if eos is None:
         return ()
     return (eos,) if isinstance(eos, int) else tuple(eos)
 
 
 def _context_length(config: PreTrainedConfig) -> int:
-    return int(getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 2048))
+    for name in ("max_position_embeddings", "n_positions"):
+        if length := getattr(config, name, None):
+            return int(length)
+    raise ModelLoadError(f"{config.model_type}: the configuration does not tell the length of the context")
 
 
 def _revision(path: str, config: PreTrainedConfig) -> str:
@@ -159,7 +170,7 @@ def _revision(path: str, config: PreTrainedConfig) -> str:
     for file in sorted(Path(path).glob("*.safetensors")):
         with file.open("rb") as content:
             digest.update(content.read(int.from_bytes(content.read(8), "little")))
-        digest.update(f"{file.name} {os.path.getsize(file)}".encode())
+        digest.update(f"{file.name} {file.stat().st_size}".encode())
     return digest.hexdigest()[:16]
 
 
@@ -254,10 +265,10 @@ def _check_rollback(runner: TransformersRunner, reference: tuple[list[int], torc
         raise ModelLoadError(f"the model does not run on the paged cache: {error}") from error
     finally:
         runner.blocks.release("check")
-    error = (actual - expected[half:]).float().abs().max().item()
+    deviation = (actual - expected[half:]).float().abs().max().item()
     scale = expected.float().abs().max().item()
     tolerance = 1e-3 if dtype in (torch.float32, torch.float64) else 0.1
-    if not error <= tolerance * max(scale, 1.0):
+    if not deviation <= tolerance * max(scale, 1.0):
         raise ModelLoadError(
-            f"the model's logits change by {error:.3g} when a chunk is rolled back; it cannot be served speculatively"
+            f"the model's logits change by {deviation:.3g} when a chunk is rolled back; it cannot be served"
         )

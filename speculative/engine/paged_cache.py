@@ -137,9 +137,7 @@ class PagedBlocks:
         """Where `extend_len` tokens behind `cached_len` go."""
         return self._allocator.get_write_indices(sequence_id, cached_len, extend_len)
 
-    def arguments(
-        self, read_index: torch.Tensor, write_index: torch.Tensor, held: Sequence[int]
-    ) -> dict[str, object]:
+    def arguments(self, read_index: torch.Tensor, write_index: torch.Tensor, held: Sequence[int]) -> dict[str, object]:
         """What a model's forward takes to write at `write_index` [T] and read at `read_index` [S] in every layer.
 
         `held` are the lengths of the sequences, in packed order; only variable-length kernels look at them.

@@ -114,11 +114,7 @@ def pack(slices: Sequence[Slice], blocks: PagedBlocks, *, bucketed: bool = True)
 
 
 def _row_index(slices: Sequence[Slice], fed: Sequence[int], place: dict[int, int]) -> torch.Tensor:
-    rows = [
-        place[i] + offset
-        for i, piece in enumerate(slices)
-        for offset in range(fed[i] - piece.num_rows, fed[i])
-    ]
+    rows = [place[i] + offset for i, piece in enumerate(slices) for offset in range(fed[i] - piece.num_rows, fed[i])]
     return torch.tensor(rows, dtype=torch.int64)
 
 

@@ -79,7 +79,9 @@ class _Ticket:
 class Engine:
     """Runs jobs on a model, many sessions together. All methods are for the event loop's thread."""
 
-    def __init__(self, runner: Runner, settings: EngineSettings, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self, runner: Runner, settings: EngineSettings, clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._runner = runner
         self._settings = settings
         self._clock_ns = clock_ns
@@ -219,7 +221,7 @@ class Engine:
         try:
             rows = self._runner.forward([piece.as_slice() for piece in pieces])
             finished = self._consume(pieces, rows, started_ns)
-        except Exception as error:  # the step's work fails, the engine and all other sessions go on
+        except Exception as error:  # noqa: BLE001 - the step's work fails, the engine and all other sessions go on
             _log.exception("a step over %d sequences failed", len(pieces))
             self._fail_step(pieces, error)
             return

@@ -95,7 +95,12 @@ def test_weights_that_lack_a_tensor_are_refused(directory: Path) -> None:
 RECURRENT: list[PreTrainedConfig] = [
     FalconMambaConfig(vocab_size=VOCAB_SIZE, hidden_size=16, num_hidden_layers=1),
     RecurrentGemmaConfig(
-        vocab_size=VOCAB_SIZE, hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2, lru_width=16
+        vocab_size=VOCAB_SIZE,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        lru_width=16,
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""Steps over the paged cache give the logits of a plain forward pass, however sequences are cut, mixed and rolled back."""
+"""Steps give the logits of a plain forward pass, however sequences are cut, mixed and rolled back."""
 
 import random
 
@@ -89,7 +89,8 @@ def test_no_rows_are_computed_where_none_are_wanted() -> None:
 def test_rows_come_in_the_order_of_the_slices() -> None:
     runner = tiny_runner(tiny_model("llama"))
     feeders = [Feeder(runner, str(i), list(range(i, i + length))) for i, length in enumerate((40, 1, 9, 33))]
-    logits = runner.logits([Slice(f.name, f.ids, 0, 1, ()) for f in feeders if f.piece(99)])
+    whole = [feeder.piece(99) for feeder in feeders]
+    logits = runner.logits([Slice(piece.sequence_id, piece.token_ids, 0, 1, ()) for piece in whole])
     for row, feeder in zip(logits, feeders, strict=True):
         assert (row - plain_logits("llama", feeder.ids)[-1]).abs().max() < TOLERANCE
 
