@@ -21,9 +21,7 @@ _UNCOUNTED = ("/grpc.health.", "/grpc.reflection.")
 _FAREWELL_S = 0.1
 """What is left to health watches when all calls are done; with none at all, cutting them looks like a failure."""
 _SERVING = health_pb2.HealthCheckResponse.SERVING
-_NOT_FAREWELL_S = 0.1
-"""What is left to health watches when all calls are done; with none at all, cutting them looks like a failure."""
-_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class OpenCalls(grpc.aio.ServerInterceptor):
