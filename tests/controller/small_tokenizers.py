@@ -94,9 +94,8 @@ def files(tokenizer: Tokenizer, template: str | None = CHAT_TEMPLATE, **config: 
 
 def _with_specials(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.add_special_tokens([AddedToken(BOS, special=True), AddedToken(EOS, special=True)])
-    bos_id = tokenizer.token_to_id(BOS)
-    assert bos_id is not None
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, bos_id)])
+    special = [(BOS, tokenizer.get_vocab()[BOS])]
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=special)
     return tokenizer
 
 
