@@ -1,0 +1,208 @@
+"""A target and a draft in this process: the whole loop over real engines, without gRPC in between."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from controller.answer import StopRules
+from controller.decoder import Decoder, DecodeTask
+from controller.drafting import DraftPatience
+from controller.policies.registry import make_policy
+from controller.text import Detokenizer
+from controller.tokenizer import Tokenizer
+from controller.transport import Deadline
+from draft_service.drafter import Drafter, DraftSession
+from speculative.engine.emulated_tokenizer import tokenizer_files
+from speculative.engine.interface import Runner
+from speculative.engine.worker import Engine, EngineSettings
+from speculative.generation import Delta, Finished
+from speculative.messages import Advance, Check, Drafted, DraftOpen, ModelInfo, ServiceLimits, Verdict, VerifyOpen
+from speculative.sampling.types import AcceptanceRule, SamplingParams
+from tests.support.tiny_models import VOCABULARY
+from verifier_service.verifier import Verifier, VerifySession
+
+Session = TypeVar("Session")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+LIMITS = ServiceLimits(max_chunk_tokens=16, max_sessions=1000, max_message_bytes=1 << 20)
+
+
+class LocalStream(Generic[Session, Request, Response]):
+    """A session in a task of its own: what a stream is, without a network."""
+
+    def __init__(
+        self,
+        session: AbstractAsyncContextManager[Session],
+        answer: Callable[[Session, Request], Awaitable[Response]],
+    ) -> None:
+        self._session = session
+        self._answer = answer
+        self._requests: asyncio.Queue[Request] = asyncio.Queue()
+        self._responses: asyncio.Queue[Response | Exception] = asyncio.Queue()
+        self._task = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            async with self._session as session:
+                while True:
+                    self._responses.put_nowait(await self._answer(session, await self._requests.get()))
+        except Exception as error:
+            self._responses.put_nowait(error)
+
+    async def send(self, request: Request) -> None:
+        self._requests.put_nowait(request)
+
+    async def receive(self) -> Response:
+        response = await self._responses.get()
+        if isinstance(response, Exception):
+            raise response
+        return response
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
+class LocalVerifyStream(LocalStream[VerifySession, Check, Verdict]):
+    check = LocalStream.send
+    verdict = LocalStream.receive
+
+
+class LocalDraftStream(LocalStream[DraftSession, Advance, Drafted]):
+    advance = LocalStream.send
+    drafted = LocalStream.receive
+
+
+@dataclass
+class LocalVerifier:
+    """A VerifyReplica."""
+
+    verifier: Verifier
+    limits: ServiceLimits = LIMITS
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.verifier.info
+
+    async def open(self, message: VerifyOpen, timeout_s: float) -> LocalVerifyStream:
+        return LocalVerifyStream(self.verifier.session(message), VerifySession.check)
+
+
+@dataclass
+class LocalDraft:
+    """A DraftReplica, and the source that always picks it."""
+
+    drafter: Drafter
+    limits: ServiceLimits = LIMITS
+    trusted: bool = True
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.drafter.info
+
+    def report(self, *, well: bool) -> None:
+        assert well, "the draft failed"
+
+    async def open(self, message: DraftOpen, timeout_s: float) -> LocalDraftStream:
+        return LocalDraftStream(self.drafter.session(message), DraftSession.advance)
+
+    def pick(self) -> "LocalDraft":
+        return self
+
+
+class NoDraft:
+    """A DraftSource with nothing in it."""
+
+    def pick(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request of a test. `policy_parameters` are the policy's."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams = SamplingParams(temperature=0.0)
+    seed: int = 0
+    policy: str = "fixed"
+    policy_parameters: dict[str, float] = field(default_factory=dict)
+    max_draft_tokens: int = 8
+    acceptance: AcceptanceRule = AcceptanceRule.COUPLED
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What came back."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    finished: Finished
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A running target and, perhaps, a draft."""
+
+    target: Engine
+    draft: Engine | None
+
+    async def generate(self, ask: Ask) -> Answered:
+        """Answers one request."""
+        deltas: list[Delta] = []
+
+        async def deliver(delta: Delta) -> None:
+            deltas.append(delta)
+
+        target = LocalVerifier(Verifier(self.target, {}))
+        info = target.info
+        room = info.context_length - len(ask.prompt)
+        task = DecodeTask(
+            prompt_token_ids=ask.prompt,
+            sampling=ask.sampling,
+            seed=ask.seed,
+            acceptance=ask.acceptance,
+            rules=StopRules(min(ask.max_tokens, room), frozenset(info.eos_token_ids)),
+            max_draft_tokens=ask.max_draft_tokens,
+        )
+        decoder = Decoder(
+            task,
+            make_policy(ask.policy, ask.policy_parameters),
+            target,
+            LocalDraft(Drafter(self.draft)) if self.draft else NoDraft(),
+            Detokenizer(Tokenizer(tokenizer_files(VOCABULARY)), continues_text=True),
+            DraftPatience(first_chunk_s=60, chunk_floor_s=60, chunk_ceiling_s=60),
+            Deadline(time.monotonic_ns, time.monotonic_ns() + 120 * 10**9),
+            time.monotonic_ns,
+        )
+        finished = await decoder.run(deliver)
+        token_ids = tuple(token for delta in deltas for token in delta.token_ids)
+        return Answered(token_ids, "".join(delta.text for delta in deltas), finished)
+
+    async def generate_all(self, asks: list[Ask]) -> list[Answered]:
+        """Answers many requests at once."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.generate(ask)) for ask in asks]
+        return [task.result() for task in tasks]
+
+
+@asynccontextmanager
+async def pair(target: Runner, draft: Runner | None, **settings: Any) -> AsyncIterator[Pair]:
+    """Runs both engines; at the end nothing may be left in them."""
+    engines = [Engine(runner, EngineSettings(integrity_every_steps=10, **settings)) for runner in (target, draft) if runner]
+    for engine in engines:
+        await engine.start()
+    try:
+        yield Pair(engines[0], engines[1] if draft else None)
+        async with asyncio.timeout(2):
+            for engine in engines:
+                while engine.stats().sessions or engine.stats().free_blocks != engine.stats().num_blocks:
+                    await asyncio.sleep(0.005)
+    finally:
+        for engine in engines:
+            await engine.stop()
+        for engine in engines:
+            engine.check_integrity()
