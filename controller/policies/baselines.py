@@ -33,7 +33,7 @@ class FixedPolicy(ChunkPolicy):
         """Nothing to learn."""
 
 
-def off_policy(settings: OffSettings) -> FixedPolicy:  # noqa: ARG001
+def off_policy() -> FixedPolicy:
     """No speculation: every round is one plain step of the target."""
     return FixedPolicy(FixedSettings(length=0))
 

@@ -59,10 +59,11 @@ def parse_settings(settings_type: type[_Settings], given: Mapping[str, float]) -
         if name not in known:
             names = ", ".join(known) or "none"
             raise InvalidRequestError(_field(name), f"unknown parameter; this policy has: {names}")
-    return settings_type(**{name: _checked(known[name], value) for name, value in given.items()})
+    return settings_type(**{name: parse_parameter(known[name], value) for name, value in given.items()})
 
 
-def _checked(parameter: Parameter, value: float) -> int | float | bool:
+def parse_parameter(parameter: Parameter, value: float) -> int | float | bool:
+    """The value in the parameter's own type; InvalidRequestError if it is out of bounds or not whole."""
     bounds = parameter.bounds
     if not (math.isfinite(value) and bounds.low <= value <= bounds.high):
         raise InvalidRequestError(_field(parameter.name), f"{value} is not in [{bounds.low:g}, {bounds.high:g}]")

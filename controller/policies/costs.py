@@ -1,0 +1,74 @@
+"""What a round costs as a function of its length, learnt from the rounds themselves.
+
+`round = draft(length) + verify(positions) + network`. Drafting is linear in the drafted tokens. Verification (queue
+and forward) never falls with the number of positions in the batch. The network is one round trip for a plain round
+and two for a speculative one, whatever its length.
+"""
+
+from controller.policies.base import RoundOutcome
+from controller.policies.estimates import RisingCurve, RisingLine, RunningMean
+
+_WINDOW = 32
+_FADING = 0.98
+
+
+class RoundCosts:
+    """Measured costs of one draft and verifier pair; all times in nanoseconds.
+
+    In a batch a request's own length hardly moves the batch's time, yet all requests choose by the same rule. So
+    verification is learnt, and predicted, as a function of *all* positions in the batch, as if every session in it
+    used the length in question.
+    """
+
+    def __init__(self) -> None:
+        self._draft = RisingLine(_FADING)
+        self._verify = RisingCurve()
+        self._plain_network = RunningMean(_WINDOW)
+        self._network = RunningMean(_WINDOW)
+        self._switch = RunningMean(_WINDOW)
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether a plain round has been seen."""
+        return self._plain_network.count > 0
+
+    @property
+    def knows_speculation(self) -> bool:
+        """Whether a speculative round has been seen."""
+        return self._network.count > 0
+
+    @property
+    def switch_ns(self) -> float:
+        """How much longer drafting takes in the first round after plain ones: the draft catches up."""
+        return self._switch.mean
+
+    def observe(self, outcome: RoundOutcome, mean_length: float, resumed: bool) -> None:
+        """Takes a round.
+
+        `mean_length` is the mean chunk length of all live requests, the estimate for the other sessions in the batch.
+        `resumed`: the request's last round was a plain one, so the draft had to catch up.
+        """
+        others = (outcome.batch_size - 1) * (1.0 + mean_length)
+        positions = max(1.0, outcome.drafted_len + 1.0 + others)
+        verify_ns = outcome.queue_ns + outcome.forward_ns
+        self._verify.add(positions, verify_ns)
+        if outcome.drafted_len == 0:
+            self._plain_network.add(max(0, outcome.round_ns - verify_ns))
+            return
+        self._network.add(max(0, outcome.round_ns - verify_ns - outcome.draft_ns))
+        if resumed and self._draft.known:
+            self._switch.add(max(0.0, outcome.draft_ns - self._draft.value(outcome.drafted_len)))
+        else:
+            self._draft.add(outcome.drafted_len, outcome.draft_ns)
+
+    def plain_ns(self, batch_size: int) -> float:
+        """Predicted time of a plain round when all sessions of the batch run plain ones."""
+        network = self._plain_network.mean if self.knows_plain else self._network.mean / 2
+        return self._verify.value(batch_size) + network
+
+    def round_ns(self, length: float, batch_size: int) -> float:
+        """Predicted time of a round of `length` drafted tokens when all sessions of the batch draft as many."""
+        if length <= 0:
+            return self.plain_ns(batch_size)
+        network = self._network.mean if self.knows_speculation else 2 * self._plain_network.mean
+        return self._draft.value(length) + self._verify.value(batch_size * (1.0 + length)) + network
