@@ -12,4 +12,6 @@ class DraftConfig(ModelServerSettings):
 
     section: ClassVar[str] = "draft"
 
-    listen: str = Field("127.0.0.1:50051", description="Address to listen on, host:port; port 0 takes a free one.")
+    listen: str = Field(
+        default="127.0.0.1:50051", description="Address to listen on, host:port; port 0 takes a free one."
+    )

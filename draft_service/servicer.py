@@ -68,7 +68,7 @@ class DraftProcess:
 
     def register(self, server: grpc.aio.Server) -> None:
         """Adds the servicer."""
-        draft_service_pb2_grpc.add_DraftServiceServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call]
+        draft_service_pb2_grpc.add_DraftServiceServicer_to_server(self._servicer, server)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -41,7 +41,9 @@ class Settings(BaseSettings):
     section: ClassVar[str]
     """Names the flags' process, the variables' prefix and the file's table; one of SECTIONS."""
 
-    config: Path | None = Field(None, description="TOML file with settings below [draft], [verifier] or [controller].")
+    config: Path | None = Field(
+        default=None, description="TOML file with settings below [draft], [verifier] or [controller]."
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -68,17 +70,21 @@ class Settings(BaseSettings):
 class ServerSettings(Settings):
     """What every process that serves gRPC needs to know."""
 
-    listen: str = Field("127.0.0.1:0", description="Address to listen on, host:port; port 0 takes a free one.")
+    listen: str = Field(default="127.0.0.1:0", description="Address to listen on, host:port; port 0 takes a free one.")
     ready_file: Path | None = Field(
-        None, description="File that gets the bound address and the state as JSON; see docs/operations.md."
+        default=None, description="File that gets the bound address and the state as JSON; see docs/operations.md."
     )
-    max_message_bytes: int = Field(64 * 2**20, ge=2**16, lt=2**31, description="Largest gRPC message, both ways.")
+    max_message_bytes: int = Field(
+        default=64 * 2**20, ge=2**16, lt=2**31, description="Largest gRPC message, both ways."
+    )
     drain_grace_s: float = Field(
-        30.0, ge=0, allow_inf_nan=False, description="How long open streams may go on after SIGTERM."
+        default=30.0, ge=0, allow_inf_nan=False, description="How long open streams may go on after SIGTERM."
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe level logged.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe level logged."
+    )
     log_format: Literal["auto", "json", "text"] = Field(
-        "auto", description="Log lines as JSON or as text; auto is text on a terminal, else JSON."
+        default="auto", description="Log lines as JSON or as text; auto is text on a terminal, else JSON."
     )
 
 
@@ -86,19 +92,25 @@ class ModelServerSettings(ServerSettings):
     """What every process that serves a model needs to know besides."""
 
     model: str = Field(description="Local directory, hub id, 'demo', or emulated:PROFILE.")
-    device: str = Field("auto", description="Where the model runs, as torch names it; auto: a GPU if there is one.")
-    dtype: str = Field("auto", description="Numeric type of the weights, as torch names it; auto: float32 on a CPU.")
-    threads: int = Field(0, ge=0, description="CPU threads of the model; 0 leaves the choice to torch.")
-    attention: str = Field("auto", description="Attention kernel: bucketed, flash, or auto.")
-    cache_tokens: int = Field(0, ge=0, description="Tokens in the key-value cache, of all sessions; 0: automatic.")
-    block_tokens: int = Field(32, ge=1, description="Tokens in a block of the cache.")
-    max_batch_tokens: int = Field(512, ge=1, description="Most tokens in one forward pass.")
-    max_prompt_tokens: int = Field(
-        128, ge=1, description="Most tokens of prompts in a forward pass that also serves open streams."
+    device: str = Field(
+        default="auto", description="Where the model runs, as torch names it; auto: a GPU if there is one."
     )
-    max_sessions: int = Field(256, ge=1, description="Most open streams; one more gets RESOURCE_EXHAUSTED.")
-    max_queue_len: int = Field(1024, ge=1, description="Most pieces of work that wait for the model.")
-    max_chunk_tokens: int = Field(16, ge=1, description="Most draft tokens in one chunk.")
+    dtype: str = Field(
+        default="auto", description="Numeric type of the weights, as torch names it; auto: float32 on a CPU."
+    )
+    threads: int = Field(default=0, ge=0, description="CPU threads of the model; 0 leaves the choice to torch.")
+    attention: str = Field(default="auto", description="Attention kernel: bucketed, flash, or auto.")
+    cache_tokens: int = Field(
+        default=0, ge=0, description="Tokens in the key-value cache, of all sessions; 0: automatic."
+    )
+    block_tokens: int = Field(default=32, ge=1, description="Tokens in a block of the cache.")
+    max_batch_tokens: int = Field(default=512, ge=1, description="Most tokens in one forward pass.")
+    max_prompt_tokens: int = Field(
+        default=128, ge=1, description="Most tokens of prompts in a forward pass that also serves open streams."
+    )
+    max_sessions: int = Field(default=256, ge=1, description="Most open streams; one more gets RESOURCE_EXHAUSTED.")
+    max_queue_len: int = Field(default=1024, ge=1, description="Most pieces of work that wait for the model.")
+    max_chunk_tokens: int = Field(default=16, ge=1, description="Most draft tokens in one chunk.")
 
     @model_validator(mode="after")
     def _chunk_fits_a_batch(self) -> Self:

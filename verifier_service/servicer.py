@@ -77,7 +77,7 @@ class VerifierProcess:
 
     def register(self, server: grpc.aio.Server) -> None:
         """Adds the servicer."""
-        verifier_service_pb2_grpc.add_VerifierServiceServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call]
+        verifier_service_pb2_grpc.add_VerifierServiceServicer_to_server(self._servicer, server)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
