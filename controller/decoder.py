@@ -27,8 +27,6 @@ from speculative.sampling.types import AcceptanceRule, SamplingParams
 Deliver = Callable[[Delta], Awaitable[None]]
 """Sends a part of the answer to the client; may wait for it."""
 
-_NO_CHUNK = ChunkPlan(max_tokens=0)
-
 
 @dataclass(frozen=True, slots=True)
 class DecodeTask:
@@ -106,11 +104,9 @@ class Decoder:
         """The policy's plan, cut to what can be asked for and to what is still needed: the target adds one itself."""
         limit = min(self._task.max_draft_tokens, self._verifier.limits.max_chunk_tokens, drafting.max_tokens)
         remaining = self._answer.remaining_tokens
-        most = min(limit, remaining - 1)
-        if most == 0:
-            return _NO_CHUNK
-        plan = self._policy.plan(PlanState(self._buffer.committed_len, remaining, limit))
-        return dataclasses.replace(plan, max_tokens=min(plan.max_tokens, most))
+        state = PlanState(self._buffer.committed_len, remaining, limit, self._task.sampling.temperature)
+        plan = self._policy.plan(state)
+        return dataclasses.replace(plan, max_tokens=min(plan.max_tokens, state.limit))
 
     async def _drafted(self, drafting: Drafting) -> Drafted | None:
         begun_ns = self._clock()

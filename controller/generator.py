@@ -12,7 +12,7 @@ from controller.answer import StopRules
 from controller.decoder import Decoder, DecodeTask
 from controller.drafting import DraftPatience
 from controller.policies.base import ChunkPolicy
-from controller.policies.registry import make_policy, policy_names
+from controller.policies.registry import PolicyFactory, policy_names
 from controller.pool import Fleet, Target
 from controller.prompt import check_ids
 from controller.text import Detokenizer
@@ -71,6 +71,7 @@ class Generator:
         self._patience = patience
         self._clock = clock
         self._draw_seed = draw_seed
+        self._policies = PolicyFactory()
 
     async def generate(self, request: GenerationRequest, timeout_s: float, send: Send) -> None:
         """Sends Started, Deltas, Finished within `timeout_s`. Raises what rpc/status.py has a status for."""
@@ -119,7 +120,7 @@ class Generator:
         target = self._fleet.target()
         options = request.speculation
         name = self._defaults.policy if options.policy is None else options.policy
-        policy = make_policy(name, options.policy_parameters)
+        policy = self._policies.make(name, options.policy_parameters)
         check_ids("stop.stop_token_ids", request.stop.stop_token_ids, target.info.vocab_size)
         prompt = await asyncio.to_thread(target.prompts.encode, request.prompt)
         max_draft_tokens = self._max_draft_tokens(options.max_draft_tokens, name)
