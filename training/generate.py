@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,41 +156,65 @@ class Generation:
         )
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of a run: sequences a batch, tokens of the longest prompt used and of the longest answer."""
+
+    batch: int = 128
+    max_prompt: int = 224
+    max_new: int = 128
+
+
+def generate(
+    target: Path,
+    prompts_file: Path,
+    work: Path,
+    limits: Limits,
+    minutes: float = math.inf,
+    part: tuple[int, int] = (0, 1),
+) -> None:
+    """Write the shards of `prompts_file` that are missing in `work`; start none after `minutes`.
+
+    `part` (i, n): only every n-th shard from the i-th on, for n processes side by side.
+    """
+    model = TargetModel(target)
+    tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
+    prefix = tokenizer.encode(SYSTEM, add_special_tokens=False).ids
+    batches = make_batches(read_prompts(prompts_file, tokenizer, limits.max_prompt), limits.batch)
+    began, tokens = time.monotonic(), 0
+    for number, batch in list(enumerate(batches))[part[0] :: part[1]]:
+        path = work / f"{prompts_file.stem}-{number:05d}.safetensors"
+        if path.exists():
+            continue
+        if time.monotonic() - began > minutes * 60:
+            break
+        with torch.inference_mode():
+            records = Generation(model, prefix, batch, limits.max_new, seed=number).run()
+        write_shard(path, records)
+        tokens += sum(len(record.response) for record in records)
+        rate = tokens / (time.monotonic() - began)
+        print(f"shard {number + 1}/{len(batches)}  {tokens} tokens  {rate:.0f} tokens/s", flush=True)
+
+
 def main() -> None:
     """Run the step (see the module's docstring)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True, help="directory of the target checkpoint")
     parser.add_argument("--prompts", type=Path, required=True, help="JSON Lines file of prompts")
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK, help="where the shards go")
-    parser.add_argument("--batch", type=int, default=128, help="sequences a batch")
-    parser.add_argument("--max-prompt", type=int, default=224, help="longest prompt used, tokens")
-    parser.add_argument("--max-new", type=int, default=128, help="longest answer, tokens")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no batch after this time")
+    parser.add_argument("--batch", type=int, default=Limits.batch, help="sequences a batch")
+    parser.add_argument("--max-prompt", type=int, default=Limits.max_prompt, help="longest prompt used, tokens")
+    parser.add_argument("--max-new", type=int, default=Limits.max_new, help="longest answer, tokens")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no batch after this time")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--part", default="0/1", help="I/N: of N processes working side by side this is the I-th, from 0"
     )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    model = TargetModel(arguments.target)
-    tokenizer = Tokenizer.from_file(str(arguments.target / "tokenizer.json"))
-    prefix = tokenizer.encode(SYSTEM, add_special_tokens=False).ids
-    prompts = read_prompts(arguments.prompts, tokenizer, arguments.max_prompt)
-    batches = make_batches(prompts, arguments.batch)
-    part, num_parts = map(int, arguments.part.split("/"))
-    began, tokens = time.monotonic(), 0
-    for number, batch in list(enumerate(batches))[part::num_parts]:
-        path = arguments.work / f"{arguments.prompts.stem}-{number:05d}.safetensors"
-        if path.exists():
-            continue
-        if time.monotonic() - began > arguments.minutes * 60:
-            break
-        with torch.inference_mode():
-            records = Generation(model, prefix, batch, arguments.max_new, seed=number).run()
-        write_shard(path, records)
-        tokens += sum(len(record.response) for record in records)
-        rate = tokens / (time.monotonic() - began)
-        print(f"shard {number + 1}/{len(batches)}  {tokens} tokens  {rate:.0f} tokens/s", flush=True)
+    index, count = map(int, arguments.part.split("/"))
+    limits = Limits(arguments.batch, arguments.max_prompt, arguments.max_new)
+    generate(arguments.target, arguments.prompts, arguments.work, limits, arguments.minutes, (index, count))
 
 
 if __name__ == "__main__":

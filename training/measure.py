@@ -1,9 +1,9 @@
 """Step 4: what the draft is worth on the held-out prompts.
 
-    python -m training.measure --target DIR --draft DIR --heldout WORK [--out FILE]
+    python -m training.measure --target DIR --heldout WORK [--draft DIR] [--out FILE]
 
-WORK holds the target's answers to `heldout.jsonl` as `training.generate` wrote them (shards named `greedy-*` and
-`sampled-*`). Both models score them once; the rounds are then played on the scores (rounds.py).
+WORK holds the target's answers to `heldout.jsonl` (shards `greedy-*` and `sampled-*`); missing ones are made first.
+Both models score the answers once; the rounds are then played on the scores (rounds.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.draft import DRAFT_IDS_FILE
-from training.generate import SYSTEM, render
+from training.generate import SYSTEM, Limits, generate, render
+from training.prompts import write_held_out
 from training.rounds import (
     Round,
     acceptance_by_position,
@@ -33,6 +34,7 @@ from training.shards import Record, read_shards
 from training.target import TargetModel
 
 CHUNKS = (4, 8)
+HELD_OUT_LIMITS = Limits(batch=50, max_new=96)
 REPEATS = 20  # sampled answers: rounds are played this often, with other random numbers
 
 
@@ -150,16 +152,30 @@ def measure(target_directory: Path, draft_directory: Path, heldout: Path, say: C
     }
 
 
+def answer_held_out(target: Path, heldout: Path) -> None:
+    """Let the target answer the held-out prompts, greedily and at temperature 1, unless that is done."""
+    heldout.mkdir(parents=True, exist_ok=True)
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        prompts = heldout / f"{name}.jsonl"
+        write_held_out(prompts, temperature)
+        generate(target, prompts, heldout, HELD_OUT_LIMITS)
+
+
 def main() -> None:
     """Run the step (see the module's docstring)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True, help="directory of the target checkpoint")
-    parser.add_argument("--draft", type=Path, required=True, help="directory of the draft checkpoint")
+    parser.add_argument(
+        "--draft", type=Path, help="directory of the draft checkpoint; without one, only answer the prompts"
+    )
     parser.add_argument("--heldout", type=Path, required=True, help="directory of the held-out shards")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    answer_held_out(arguments.target, arguments.heldout)
+    if arguments.draft is None:
+        return
     figures = measure(arguments.target, arguments.draft, arguments.heldout, lambda stage: print(stage, flush=True))
     text = json.dumps(figures, indent=2)
     print(text)

@@ -2,7 +2,6 @@
 
     python -m training.prompts --sources DIR --out FILE [--count 9000]    from topics, packages, the standard library
     python -m training.prompts --answers WORK --target DIR --out FILE     from the target's own earlier answers
-    python -m training.prompts --held-out TEMPERATURE --out FILE          the held-out prompts, for measurements only
 
 Sources and licences are listed in DATA.md. Nothing here looks at the held-out prompts except to leave their topics
 out.
@@ -322,12 +321,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=9000)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--held-out", type=float, metavar="TEMPERATURE", help="write the held-out prompts instead")
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
-    if arguments.held_out is not None:
-        write_held_out(arguments.out, arguments.held_out)
-        return
     if arguments.answers:
         answers = read_answers(arguments.answers, arguments.target)
         rng.shuffle(answers)
