@@ -192,7 +192,9 @@ class Pair:
 @asynccontextmanager
 async def pair(target: Runner, draft: Runner | None, **settings: Any) -> AsyncIterator[Pair]:
     """Runs both engines; at the end nothing may be left in them."""
-    engines = [Engine(runner, EngineSettings(integrity_every_steps=10, **settings)) for runner in (target, draft) if runner]
+    engines = [
+        Engine(runner, EngineSettings(integrity_every_steps=10, **settings)) for runner in (target, draft) if runner
+    ]
     for engine in engines:
         await engine.start()
     try:
