@@ -4,7 +4,7 @@ Whatever a call fails with comes out as an OutriderError or TimeoutError (rpc/tr
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -194,7 +194,9 @@ class GenerationClient:
             )
         return generation_codec.decode_service_info(response)
 
-    async def generate(self, request: GenerationRequest, timeout_s: float | None) -> AsyncIterator[GenerationEvent]:
+    async def generate(
+        self, request: GenerationRequest, timeout_s: float | None
+    ) -> AsyncGenerator[GenerationEvent, None]:
         """The events of one answer. Closing the iterator cancels the request."""
         call = self._stub.Generate(generation_codec.encode_request(request), timeout=timeout_s)
         try:

@@ -80,6 +80,9 @@ class Watched(Generic[Client]):
                 problem = "ended the connection"
             except _FAILURES as error:
                 problem = str(error) or type(error).__name__
+            except Exception as error:  # noqa: BLE001  # whatever it is, one service must not end the controller
+                _log.exception("a watcher failed", extra={"address": self.client.address})
+                problem = f"cannot be watched: {type(error).__name__}"
             self._set(problem)
             await asyncio.sleep(self._settings.retry_s)
 
