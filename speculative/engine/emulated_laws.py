@@ -139,11 +139,12 @@ class EmulatedLaws:
         shape = _LEVELS[level]
         one_hot = level == 0 and coins.rare < _ONE_HOT_SHARE
         token_ids = _choose(coins, following, 1 if one_hot else shape.candidates)
-        if not inside and coins.eos < self._profile.eos_rate:
+        ends = not inside and coins.eos < self._profile.eos_rate
+        if ends:
             ending = self._vocabulary.eos_token_ids
             token_ids = [ending[coins.byte[_EOS_COIN] % len(ending)], *token_ids[1:]]
         weights = _weights(coins, shape.ratio, len(token_ids))
-        if len(weights) > 1 and coins.rare > 1.0 - _TIE_SHARE:
+        if len(weights) > 1 and coins.rare > 1.0 - _TIE_SHARE and not ends:
             weights[1] = weights[0]
         return RawLaw(tuple(token_ids), tuple(weights))
 
