@@ -73,7 +73,10 @@ def read_records(lines: Iterable[str]) -> Iterator[RoundRecord]:
         if not line.strip():
             continue
         try:
-            yield _record(json.loads(line))
+            values = json.loads(line)
+            if not isinstance(values, dict):
+                raise TypeError("not a JSON object")
+            yield _record(values)
         except (KeyError, TypeError, ValueError) as error:
             problem = f"missing {error}" if isinstance(error, KeyError) else str(error)
             raise InvalidRequestError(f"trace line {number}", problem) from error

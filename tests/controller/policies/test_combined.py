@@ -1,0 +1,28 @@
+import pytest
+
+from controller.policies.registry import make_policy
+from tests.controller.policies.rounds import STATE, round_outcome
+
+
+def test_dsde_sets_how_far_and_adasd_where_to_stop() -> None:
+    policy = make_policy("adasd+dsde", {"decay": 1.0})
+    policy.observe(round_outcome(30, 12, kl_nats=(0.1, 0.3) * 15, entropies_nats=(0.5,) * 12 + (1.5,) * 18))
+    plan = policy.plan(STATE)
+    assert plan.max_tokens == 12  # as in the tests of dsde: (1 - 0.4918) 18 + 2 = 11.15
+    assert plan.stop_entropy_nats == pytest.approx(1.5)
+
+
+def test_stop_rule_learns_but_is_silent_during_calibration() -> None:
+    policy = make_policy("adasd+dsde", {})
+    policy.observe(round_outcome(5, 1, kl_nats=(0.1,) * 5, entropies_nats=(0.5, 2.0, 0.1, 0.1, 0.1)))
+    assert policy.plan(STATE).stop_entropy_nats is None
+    assert policy.snapshot()["stop_entropy_nats"] == pytest.approx(2.0)
+
+
+def test_without_divergences_it_is_adasd() -> None:
+    policy = make_policy("adasd+dsde", {})
+    policy.observe(round_outcome(5, 5, entropies_nats=(0.5,) * 5))
+    policy.observe(round_outcome(10, 1, entropies_nats=(0.5, 2.0) * 5))
+    plan = policy.plan(STATE)
+    assert plan.max_tokens == 10
+    assert plan.stop_entropy_nats == pytest.approx(2.0)
