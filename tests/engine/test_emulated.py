@@ -147,9 +147,9 @@ def test_answers_do_not_depend_on_other_sequences() -> None:
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED])
 @pytest.mark.parametrize("agree", [0.0, 0.6, 1.0])
 def test_coupled_text_is_the_same_for_every_draft_and_chunk_length(params: SamplingParams, agree: float) -> None:
-    alone = sampled_text("target", "target", 0, 70, params)
+    alone = sampled_text("target", "target", 0, 50, params)
     for chunk_len in (1, 3, 8):
-        assert sampled_text("target", f"draft?agree={agree}", chunk_len, 70, params) == alone
+        assert sampled_text("target", f"draft?agree={agree}", chunk_len, 50, params) == alone
 
 
 # The text.
@@ -164,18 +164,19 @@ def test_text_is_valid_and_mostly_plain() -> None:
 
 
 def test_easy_and_hard_positions_occur() -> None:
-    text = greedy_text("target", 1000)
-    entropies = [entropy(laws("target").law(text[:n])) for n in range(11, 1000)]
+    text, model = greedy_text("target", 1000), laws("target")
+    found = [model.law(text[:n]) for n in range(11, 1000)]
+    entropies = [entropy(law) for law in found]
     assert min(entropies) == 0.0
     assert sum(e < 0.2 for e in entropies) > 300
     assert sum(e > 1.0 for e in entropies) > 100
     assert max(entropies) > 1.8
-    assert max(len(laws("target").law(text[:n]).token_ids) for n in range(11, 400)) == 8
+    assert {len(law.token_ids) for law in found} >= {1, 2, 3, 5, 8}
 
 
 def test_ties_for_the_likeliest_token_occur() -> None:
-    text = greedy_text("target", 1000)
-    weights = [sorted(laws("target").law(text[:n]).weights)[-2:] for n in range(11, 1000)]
+    text, model = greedy_text("target", 1000), laws("target")
+    weights = [sorted(model.law(text[:n]).weights)[-2:] for n in range(11, 1000)]
     assert 5 < sum(len(pair) == 2 and pair[0] == pair[1] for pair in weights) < 40
 
 
@@ -260,8 +261,8 @@ def test_padding_rows_change_neither_vocabulary_nor_text() -> None:
     plain, padded = runner("target").info, runner("target?padding=64").info
     assert replace(padded, name=plain.name, revision=plain.revision) == plain
     for params in (GREEDY, SAMPLED):
-        assert sampled_text("target?padding=64", "draft?padding=7", 4, 60, params) == sampled_text(
-            "target", "target", 0, 60, params
+        assert sampled_text("target?padding=64", "draft?padding=7", 4, 40, params) == sampled_text(
+            "target", "target", 0, 40, params
         )
 
 

@@ -117,16 +117,16 @@ def test_padding_rows_never_come_out_and_change_nothing() -> None:
 
 @pytest.mark.parametrize("params", SAMPLINGS)
 def test_coupled_picks_follow_the_warped_law(params: SamplingParams) -> None:
-    """4,000 picks at different seeds, then 4,000 at different positions."""
-    assert_follows((pick(TARGET, params, seed=seed) for seed in range(4000)), warped(TARGET, params))
-    assert_follows((pick(TARGET, params, position=p) for p in range(4000)), warped(TARGET, params))
+    """2,000 picks at different seeds, then 2,000 at different positions."""
+    assert_follows((pick(TARGET, params, seed=seed) for seed in range(2000)), warped(TARGET, params))
+    assert_follows((pick(TARGET, params, position=p) for p in range(2000)), warped(TARGET, params))
 
 
 def test_coupled_picks_of_similar_laws_mostly_match() -> None:
-    """At least (1 - TV) / (1 + TV) of 4,000 (arXiv 2408.07978), here with TV 2 / 30."""
+    """At least (1 - TV) / (1 + TV) of 2,000 (arXiv 2408.07978), here with TV 2 / 30."""
     near = RawLaw(TARGET.token_ids, (7.0, 5.0, 2.0, 1.0))
-    matches = sum(pick(TARGET, NEUTRAL, seed) == pick(near, NEUTRAL, seed) for seed in range(4000))
-    assert matches / 4000 > (1 - 2 / 30) / (1 + 2 / 30) - 0.02
+    matches = sum(pick(TARGET, NEUTRAL, seed) == pick(near, NEUTRAL, seed) for seed in range(2000))
+    assert matches / 2000 > (1 - 2 / 30) / (1 + 2 / 30) - 0.02
 
 
 def test_all_rows_of_a_request_are_picked_at_their_positions() -> None:
@@ -149,8 +149,8 @@ def test_entropies_are_of_the_warped_law_and_only_there_when_wanted() -> None:
 
 @pytest.mark.parametrize("params", SAMPLINGS)
 def test_drawn_tokens_follow_the_law_that_is_sent(params: SamplingParams) -> None:
-    """4,000 draws at different seeds."""
-    draws = [draw(TARGET, params, seed) for seed in range(4000)]
+    """2,000 draws at different seeds."""
+    draws = [draw(TARGET, params, seed) for seed in range(2000)]
     assert len({each.law for each in draws}) == 1
     assert_follows((each.token_id for each in draws), distribution.probabilities(draws[0].law))
     assert draws[0].entropy_nats == entropy_nats(warped(TARGET, params))
@@ -183,7 +183,7 @@ def judge(laws: tuple[RawLaw, ...], drafts: tuple[RawLaw, ...], params: Sampling
     return (*chunk[: outcome.accepted_len], outcome.next_token_id)
 
 
-@pytest.mark.parametrize("params", SAMPLINGS)
+@pytest.mark.parametrize("params", [NEUTRAL, SAMPLINGS[2]])
 def test_rejection_gives_the_target_s_law_whatever_the_draft(params: SamplingParams) -> None:
     """First tokens of 2,000 chunks for each draft: another law, the same, a one-hot one, one of disjoint support."""
     for drafted in (OTHER, TARGET, RawLaw((12,), (1.0,)), RawLaw((40, 41), (2.0, 1.0))):
@@ -192,14 +192,14 @@ def test_rejection_gives_the_target_s_law_whatever_the_draft(params: SamplingPar
 
 
 def test_second_tokens_have_the_target_s_law_too() -> None:
-    """Of 5,000 chunks of two: the second token, where the first one stood."""
-    committed = (judge((TARGET, TARGET, OTHER), (OTHER, OTHER), NEUTRAL, seed) for seed in range(5_000))
+    """Of 3,000 chunks of two: the second token, where the first one stood."""
+    committed = (judge((TARGET, TARGET, OTHER), (OTHER, OTHER), NEUTRAL, seed) for seed in range(3_000))
     assert_follows((tokens[1] for tokens in committed if len(tokens) > 1), warped(TARGET))
 
 
 def test_an_equal_draft_is_always_accepted_and_a_bonus_follows() -> None:
-    """Weights that fp16 holds exactly, so the laws are equal to the last bit; 2,000 bonus tokens."""
-    committed = [judge((TARGET, TARGET, OTHER), (TARGET, TARGET), NEUTRAL, seed) for seed in range(2000)]
+    """Weights that fp16 holds exactly, so the laws are equal to the last bit; 1,000 bonus tokens."""
+    committed = [judge((TARGET, TARGET, OTHER), (TARGET, TARGET), NEUTRAL, seed) for seed in range(1000)]
     assert {len(tokens) for tokens in committed} == {3}
     assert_follows((tokens[2] for tokens in committed), warped(OTHER))
 
