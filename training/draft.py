@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import dropout, embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
 DRAFT_IDS_FILE = "draft_token_ids.json"
 
 
 @dataclass(frozen=True)
 class DraftShape:
-    """Sizes of the draft. `head_size` is the number of ids it may propose."""
+    """Sizes of the draft. `head_size` is the number of ids it may propose; `dropout` acts in training only."""
 
     vocab_size: int = 49152
     head_size: int = 8192
@@ -33,6 +33,7 @@ class DraftShape:
     num_heads: int = 6
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
+    dropout: float = 0.0
 
     @property
     def head_dim(self) -> int:
@@ -62,9 +63,10 @@ class DraftLayer(nn.Module):
         fused = fused.view(rows, columns, 3, self.shape.num_heads, self.shape.head_dim).transpose(1, 3)
         query, key, value = fused.unbind(2)
         attended = scaled_dot_product_attention(_rotate(query, cos, sin), _rotate(key, cos, sin), value, is_causal=True)
-        hidden = hidden + linear(attended.transpose(1, 2).reshape(rows, columns, width), self.output)
+        attended = linear(attended.transpose(1, 2).reshape(rows, columns, width), self.output)
+        hidden = hidden + dropout(attended, self.shape.dropout, self.training)
         gate, up = linear(rms_norm(hidden, (width,), self.mlp_norm, eps), self.gate_up).chunk(2, dim=-1)
-        return hidden + linear(silu(gate) * up, self.down)
+        return hidden + dropout(linear(silu(gate) * up, self.down), self.shape.dropout, self.training)
 
 
 class DraftModel(nn.Module):
@@ -83,7 +85,7 @@ class DraftModel(nn.Module):
             torch.arange(0, self.shape.head_dim, 2) / self.shape.head_dim
         )
         angles = torch.cat((angles, angles), dim=-1)
-        hidden = self.table[ranks]
+        hidden = dropout(embedding(ranks, self.table, sparse=True), self.shape.dropout, self.training)
         for layer in self.layers:
             hidden = layer(hidden, angles.cos(), angles.sin())
         return rms_norm(hidden, (self.shape.hidden_size,), self.final_norm, self.shape.norm_eps)

@@ -1,13 +1,12 @@
 """Step 3: distil the target's law into the draft.
 
-    python -m training.train --target DIR --work DIR --out DIR --steps N [--layers 2] [--width 192] ...
+    python -m training.train --target DIR --work DIR --out DIR --steps N --decay M [--layers 2] [--width 192] ...
 
-The loss at each response position is the cross-entropy to a mix of the target's most likely token (`ARGMAX_SHARE`)
-and its 16 most likely tokens. The softmax runs over the head's ids, plus a random sample of the other ids with
-their scores raised by the logarithm of the sampling rate, so that the full head stays a fair law too. Muon (arXiv
-2502.16982) moves the matrices, AdamW the table and the norms. The rate warms up, stays, and falls linearly to zero
-over the last `--decay` steps. A stopped run goes on from its last checkpoint; so does a run that is given more data
-and more steps, as long as its rate has not begun to fall.
+The loss at each response position is the cross-entropy to a mix of the target's most likely token (`ARGMAX_SHARE`) and
+its 16 most likely tokens. The softmax runs over the ids that the laws of a batch name, and a random sample that stands
+for all others. Muon (arXiv 2502.16982) moves the matrices, Adam the table (only the rows that a batch touches) and the
+norms. The rate warms up, stays, and falls linearly to zero over the last `--decay` steps. A stopped run goes on from
+its last checkpoint; so does a run that is given more data and more steps, as long as its rate has not begun to fall.
 """
 
 from __future__ import annotations
@@ -19,19 +18,23 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from training.draft import DraftModel, DraftShape, export, initial_table
 from training.generate import DEFAULT_WORK
 from training.shards import Record, read_shards
 
 ARGMAX_SHARE = 0.25
-RARE_SAMPLE = 512
+LEAST_PROB = 1e-3  # less probable tokens of a law are left out of the loss
+SAMPLE = 512  # ranks drawn to stand for all those that a batch does not name
 MUON_MOMENTUM = 0.95
+VALIDATION_EVERY = 25
 WARMUP_STEPS = 30
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
@@ -111,6 +114,15 @@ def make_example(record: Record, rank_of: Tensor) -> Example:
     )
 
 
+def split(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """(training, validation); the latter is every `VALIDATION_EVERY`-th example.
+
+    These choose sizes and rates; the held-out prompts only judge the result.
+    """
+    kept = [example for index, example in enumerate(examples) if index % VALIDATION_EVERY]
+    return kept, list(examples[::VALIDATION_EVERY])
+
+
 def collate(examples: Sequence[Example]) -> Batch:
     """Pad on the right; padding is rank 0 and never labelled."""
     columns = max(len(example.ranks) for example in examples)
@@ -142,31 +154,42 @@ def batches(examples: Sequence[Example], max_tokens: int, seed: int) -> Iterator
         yield from groups
 
 
-def distillation_loss(model: DraftModel, batch: Batch, rare: Tensor) -> Tensor:
-    """Mean cross-entropy to the target's law over the labelled positions, nats.
+def candidates(batch: Batch, vocab_size: int, sample: int, generator: torch.Generator) -> tuple[Tensor, int]:
+    """(`ranks`, `named`): the ranks that the loss scores, and how many of them the laws of the batch name.
 
-    `rare` holds sampled ranks outside the head that stand for all ranks outside it.
+    The named ones come first, ascending; the others are a random sample of all the rest.
     """
-    head_size = model.shape.head_size
+    named = torch.unique(batch.top_ranks[batch.top_probs > LEAST_PROB])
+    rest = torch.ones(vocab_size, dtype=torch.bool)
+    rest[named] = False
+    outside = rest.nonzero()[:, 0]
+    drawn = outside[torch.randint(len(outside), (min(sample, len(outside)),), generator=generator)]
+    return torch.cat((named, drawn)), len(named)
+
+
+def distillation_loss(model: DraftModel, batch: Batch, ranks: Tensor, named: int) -> Tensor:
+    """Mean cross-entropy to the target's law over the labelled positions, nats; `ranks`, `named`: see `candidates`.
+
+    The sample stands for all ranks that the batch does not name, so its scores are raised by the logarithm of how many
+    of them each drawn one stands for.
+    """
     hidden = model(batch.ranks)[batch.labelled]
-    scores = hidden @ model.table[:head_size].t()
-    normaliser = scores.logsumexp(-1)
-    if len(rare):
-        correction = math.log((model.shape.vocab_size - head_size) / len(rare))
-        rare_scores = hidden @ model.table[rare].t() + correction
-        normaliser = torch.logaddexp(normaliser, rare_scores.logsumexp(-1))
-    inside = batch.top_ranks < head_size
-    weights = batch.top_probs * inside
+    scores = hidden @ embedding(ranks, model.table, sparse=True).t()
+    scale = torch.zeros(len(ranks))
+    if len(ranks) > named:
+        scale[named:] = math.log((model.shape.vocab_size - named) / (len(ranks) - named))
+    normaliser = (scores + scale).logsumexp(-1)
+    weights = batch.top_probs * (batch.top_probs > LEAST_PROB)
     weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-6) * (1 - ARGMAX_SHARE)
     weights[:, 0] += ARGMAX_SHARE
-    weights = weights * inside
-    chosen = scores.gather(1, batch.top_ranks.clamp(max=head_size - 1))
-    return (weights.sum(-1) * normaliser - (weights * chosen).sum(-1)).mean()
+    columns = torch.searchsorted(ranks[:named], batch.top_ranks.contiguous()).clamp(max=named - 1)
+    return (weights.sum(-1) * normaliser - (weights * scores.gather(1, columns)).sum(-1)).mean()
 
 
 @torch.no_grad()
 def evaluate(model: DraftModel, examples: Sequence[Example], max_tokens: int = 8192) -> tuple[float, float]:
     """(greedy acceptance, sum of min of both laws) over all labelled positions of `examples`, one step ahead."""
+    model.eval()
     matched = overlap = count = 0.0
     head_size = model.shape.head_size
     at = 0
@@ -180,6 +203,7 @@ def evaluate(model: DraftModel, examples: Sequence[Example], max_tokens: int = 8
         drafted = scores.softmax(-1).gather(1, batch.top_ranks.clamp(max=head_size - 1)) * (batch.top_ranks < head_size)
         overlap += float(torch.minimum(drafted, batch.top_probs).sum())
         count += len(scores)
+    model.train()
     return matched / count, overlap / count
 
 
@@ -191,25 +215,21 @@ class Training:
     ) -> None:
         self.model, self.order, self.steps, self.decay, self.done = model, order, steps, decay, 0
         self.muon = Muon(model.matrices, lr=matrix_lr)
-        self.adam = torch.optim.AdamW(
-            [{"params": [model.table], "lr": table_lr}, {"params": model.norms, "lr": table_lr}],
-            betas=(0.9, 0.98),
-            eps=1e-10,
-            weight_decay=0.0,
-        )
-        self.peaks = [group["lr"] for optimiser in (self.muon, self.adam) for group in optimiser.param_groups]
+        self.table_adam = torch.optim.SparseAdam([model.table], lr=table_lr, betas=(0.9, 0.98))
+        self.norm_adam = torch.optim.Adam(model.norms, lr=table_lr, betas=(0.9, 0.98))
+        self.optimisers = {"muon": self.muon, "table": self.table_adam, "norms": self.norm_adam}
+        self.peaks = [group["lr"] for group in self._groups()]
 
-    def step(self, batch: Batch, rare: Tensor) -> float:
-        """One update; returns the loss before it, nats."""
+    def step(self, batch: Batch, ranks: Tensor, named: int) -> float:
+        """One update; returns the loss before it, nats. `ranks`, `named`: see `candidates`."""
         rate = min(1.0, (self.done + 1) / WARMUP_STEPS, (self.steps - self.done) / self.decay)
-        groups = [group for optimiser in (self.muon, self.adam) for group in optimiser.param_groups]
-        for group, peak in zip(groups, self.peaks, strict=True):
+        for group, peak in zip(self._groups(), self.peaks, strict=True):
             group["lr"] = peak * rate
-        loss = distillation_loss(self.model, batch, rare)
+        loss = distillation_loss(self.model, batch, ranks, named)
         self.model.zero_grad(set_to_none=True)
         loss.backward()
-        self.muon.step()
-        self.adam.step()
+        for optimiser in self.optimisers.values():
+            optimiser.step()
         self.done += 1
         return float(loss.detach())
 
@@ -217,8 +237,7 @@ class Training:
         """Write everything that a continued run needs."""
         state = {
             "model": self.model.state_dict(),
-            "muon": self.muon.state_dict(),
-            "adam": self.adam.state_dict(),
+            "optimisers": {name: optimiser.state_dict() for name, optimiser in self.optimisers.items()},
             "done": self.done,
             "order": self.order,
             "shape": asdict(self.model.shape),
@@ -230,9 +249,12 @@ class Training:
         """Continue where `save` was called."""
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.muon.load_state_dict(state["muon"])
-        self.adam.load_state_dict(state["adam"])
+        for name, optimiser in self.optimisers.items():
+            optimiser.load_state_dict(state["optimisers"][name])
         self.done = state["done"]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimiser in self.optimisers.values() for group in optimiser.param_groups]
 
 
 def main() -> None:
@@ -240,7 +262,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True, help="directory of the target checkpoint")
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK, help="directory of the training shards")
-    parser.add_argument("--validation", type=Path, required=True, help="directory of the held-out shards")
     parser.add_argument("--out", type=Path, required=True, help="where the checkpoint and the run's state go")
     parser.add_argument("--steps", type=int, required=True, help="steps in all, those of earlier runs included")
     parser.add_argument("--decay", type=int, required=True, help="how many of them, at the end, with a falling rate")
@@ -250,6 +271,7 @@ def main() -> None:
     parser.add_argument("--inner", type=int, default=768)
     parser.add_argument("--heads", type=int, default=6)
     parser.add_argument("--head-size", type=int, default=8192)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--matrix-lr", type=float, default=0.01)
     parser.add_argument("--table-lr", type=float, default=0.003)
     parser.add_argument("--evaluate-every", type=int, default=100)
@@ -264,6 +286,7 @@ def main() -> None:
         intermediate_size=arguments.inner,
         num_layers=arguments.layers,
         num_heads=arguments.heads,
+        dropout=arguments.dropout,
     )
     records = read_shards(arguments.work)
     state = arguments.out / "training_state.pt"
@@ -272,14 +295,10 @@ def main() -> None:
     if state.exists():
         order = torch.load(state, weights_only=True)["order"]
     rank_of = torch.argsort(order)
-    examples = [make_example(record, rank_of) for record in records]
-    validation = {
-        path.stem: [make_example(record, rank_of) for record in read_shards(arguments.validation, path.name)]
-        for path in sorted(arguments.validation.glob("*.safetensors"))
-    }
+    examples, validation = split([make_example(record, rank_of) for record in records])
     with safe_open(arguments.target / "model.safetensors", framework="pt") as file:
-        embedding = file.get_tensor("model.embed_tokens.weight").float()
-    model = DraftModel(shape, initial_table(embedding[order], mass[order], shape.hidden_size))
+        target_table = file.get_tensor("model.embed_tokens.weight").float()
+    model = DraftModel(shape, initial_table(target_table[order], mass[order], shape.hidden_size))
     run = Training(model, order, arguments.steps, arguments.decay, arguments.matrix_lr, arguments.table_lr)
     if state.exists():
         run.load(state)
@@ -295,29 +314,27 @@ def main() -> None:
 def train(
     run: Training,
     examples: Sequence[Example],
-    validation: dict[str, list[Example]],
+    validation: Sequence[Example],
     batch_tokens: int,
     evaluate_every: int,
     seed: int,
     state: Path,
 ) -> None:
     """Run the remaining steps with progress on standard output, saving and evaluating every `evaluate_every` steps."""
-    shape = run.model.shape
     began, average = time.monotonic(), None
     for indices in batches(examples, batch_tokens, seed + run.done):
         if run.done >= run.steps:
             break
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + run.done)
-        rare = torch.randint(shape.head_size, shape.vocab_size, (RARE_SAMPLE,), generator=generator)
-        loss = run.step(collate([examples[index] for index in indices]), rare)
+        generator = torch.manual_seed(seed * 1_000_003 + run.done)  # dropout draws from it too
+        batch = collate([examples[index] for index in indices])
+        loss = run.step(batch, *candidates(batch, run.model.shape.vocab_size, SAMPLE, generator))
         average = loss if average is None else 0.97 * average + 0.03 * loss
         if run.done % 20 == 0:
             print(f"step {run.done}/{run.steps}  loss {average:.3f}  {time.monotonic() - began:.0f} s", flush=True)
         if run.done % evaluate_every == 0 or run.done == run.steps:
             run.save(state)
-            for name, held_out in validation.items():
-                greedy, overlap = evaluate(run.model, held_out)
-                print(f"step {run.done}  {name}: greedy {greedy:.4f}  overlap {overlap:.4f}", flush=True)
+            greedy, overlap = evaluate(run.model, validation)
+            print(f"step {run.done}  validation: greedy {greedy:.4f}  overlap {overlap:.4f}", flush=True)
 
 
 if __name__ == "__main__":

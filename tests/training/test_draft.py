@@ -1,6 +1,7 @@
 """The distilled draft learns, and what is exported is what was trained."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,19 @@ from transformers import AutoModelForCausalLM
 
 from training.draft import DRAFT_IDS_FILE, DraftModel, DraftShape, export, initial_table
 from training.shards import Record
-from training.train import Example, Training, batches, collate, evaluate, make_example, orthogonalise, rank_order
+from training.train import (
+    Example,
+    Training,
+    batches,
+    candidates,
+    collate,
+    distillation_loss,
+    evaluate,
+    make_example,
+    orthogonalise,
+    rank_order,
+    split,
+)
 
 SHAPE = DraftShape(vocab_size=64, head_size=24, hidden_size=32, intermediate_size=48, num_layers=2, num_heads=4)
 
@@ -54,28 +67,59 @@ def test_an_example_pairs_each_position_with_the_law_of_the_next_token() -> None
 
 def test_training_learns_a_simple_law(toy: tuple[Training, list[Example]]) -> None:
     run, examples = toy
-    before, _ = evaluate(run.model, examples)
+    before, overlap_before = evaluate(run.model, examples)
     stream = batches(examples, max_tokens=240, seed=0)
-    rare = torch.arange(SHAPE.head_size, SHAPE.vocab_size)
-    losses = [run.step(collate([examples[index] for index in next(stream)]), rare) for _ in range(60)]
+    drawing = torch.Generator().manual_seed(0)
+    losses = []
+    for _ in range(60):
+        batch = collate([examples[index] for index in next(stream)])
+        losses.append(run.step(batch, *candidates(batch, SHAPE.vocab_size, 8, drawing)))
     greedy, overlap = evaluate(run.model, examples)
     assert losses[-1] < 0.5 * losses[0]
     assert before < 0.5
     assert greedy > 0.95
-    assert overlap > 0.8
+    assert overlap > 3 * overlap_before
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(toy: tuple[Training, list[Example]], tmp_path: Path) -> None:
     run, examples = toy
-    rare = torch.arange(SHAPE.head_size, SHAPE.vocab_size)
     batch = collate(examples[:8])
-    run.step(batch, rare)
+    chosen = candidates(batch, SHAPE.vocab_size, 8, torch.Generator().manual_seed(0))
+    run.step(batch, *chosen)
     run.save(tmp_path / "state.pt")
     resumed = Training(DraftModel(SHAPE, torch.zeros(64, 32)), run.order, 60, 40, 0.02, 0.01)
     resumed.load(tmp_path / "state.pt")
-    assert run.step(batch, rare) == resumed.step(batch, rare)
+    assert run.step(batch, *chosen) == resumed.step(batch, *chosen)
     for one, other in zip(run.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_loss_is_the_cross_entropy_when_all_ids_are_scored(toy: tuple[Training, list[Example]]) -> None:
+    run, examples = toy
+    batch = collate(examples[:2])
+    with torch.no_grad():
+        run.model.final_norm.normal_(generator=torch.Generator().manual_seed(0))
+    named = torch.unique(batch.top_ranks)
+    others = torch.tensor([rank for rank in range(SHAPE.vocab_size) if rank not in named])
+    loss = distillation_loss(run.model, batch, torch.cat((named, others)), len(named))
+    law = (run.model(batch.ranks)[batch.labelled] @ run.model.table.t()).log_softmax(-1)
+    chosen = law.gather(1, batch.top_ranks)
+    expected = -(0.25 * chosen[:, 0] + 0.75 * (batch.top_probs * chosen).sum(-1)).mean()
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=2e-3)
+
+
+def test_sampled_ids_stand_for_all_ids_that_are_not_named(toy: tuple[Training, list[Example]]) -> None:
+    run, examples = toy
+    batch = collate(examples[:2])
+    drawing = torch.Generator().manual_seed(0)
+    losses = [
+        float(distillation_loss(run.model, batch, *candidates(batch, SHAPE.vocab_size, 16, drawing)).detach())
+        for _ in range(40)
+    ]
+    named = torch.unique(batch.top_ranks)
+    others = torch.tensor([rank for rank in range(SHAPE.vocab_size) if rank not in named])
+    exact = float(distillation_loss(run.model, batch, torch.cat((named, others)), len(named)).detach())
+    assert sum(losses) / len(losses) == pytest.approx(exact, rel=0.05)
 
 
 def test_every_epoch_sees_every_example_within_the_token_limit(toy: tuple[Training, list[Example]]) -> None:
@@ -87,6 +131,14 @@ def test_every_epoch_sees_every_example_within_the_token_limit(toy: tuple[Traini
         assert collate([examples[index] for index in chosen]).ranks.numel() <= 100
         seen += chosen
     assert sorted(seen) == list(range(len(examples)))
+
+
+def test_validation_examples_are_not_trained_on(toy: tuple[Training, list[Example]]) -> None:
+    _, examples = toy
+    numbered = [replace(example, top_probs=torch.full((1, 1), float(i))) for i, example in enumerate(examples * 3)]
+    kept, validation = ({float(example.top_probs[0, 0]) for example in part} for part in split(numbered))
+    assert validation == {0.0, 25.0, 50.0}
+    assert kept == {float(i) for i in range(len(numbered))} - validation
 
 
 def test_orthogonalised_updates_have_singular_values_near_one() -> None:
@@ -101,7 +153,8 @@ def test_the_exported_checkpoint_is_a_plain_llama_with_the_same_scores(
     toy: tuple[Training, list[Example]], tmp_path: Path
 ) -> None:
     run, examples = toy
-    run.step(collate(examples[:8]), torch.arange(SHAPE.head_size, SHAPE.vocab_size))
+    batch = collate(examples[:8])
+    run.step(batch, *candidates(batch, SHAPE.vocab_size, 8, torch.Generator().manual_seed(0)))
     export(run.model, run.order, tmp_path, {"tokenizer.json": b"{}"})
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert loaded.dtype == torch.float32
