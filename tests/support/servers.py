@@ -1,6 +1,5 @@
 """Real services in this process, on loopback ports of their own, with the engine at hand for a look inside."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -37,16 +36,6 @@ class Served(Generic[Stub]):
     channel: grpc.aio.Channel
     stub: Stub
     engine: Engine
-
-    async def sessions_become(self, count: int, within_s: float = 1.0) -> None:
-        """Waits until so many sessions are open, and, for none, until all blocks are free; fails after `within_s`."""
-        async with asyncio.timeout(within_s):
-            while not self._has(count):
-                await asyncio.sleep(0.01)
-
-    def _has(self, count: int) -> bool:
-        stats = self.engine.stats()
-        return stats.sessions == count and (count > 0 or stats.free_blocks == stats.num_blocks)
 
 
 @asynccontextmanager
