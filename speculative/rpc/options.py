@@ -30,7 +30,6 @@ class TransportOptions:
             *self._common(),
             ("grpc.so_reuseport", 0),
             ("grpc.http2.max_ping_strikes", 0),
-            ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ]
 
     def for_client(self) -> Options:
