@@ -18,7 +18,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 import grpc.aio
 import uvloop
@@ -48,6 +48,15 @@ class Service(Protocol):
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Entering makes the service ready (loads and warms up the model); leaving ends it."""
+        ...
+
+
+@runtime_checkable
+class DependentService(Protocol):
+    """A service that is ready only while another one is."""
+
+    async def report_health(self, server: RpcServer) -> None:
+        """Sets the health at every change; runs while the process serves."""
         ...
 
 
@@ -132,13 +141,22 @@ async def serve(settings: ServerSettings, service: Service, stop: Stop) -> bool:
             if ready:
                 await server.set_serving()
                 report.state("SERVING")
-                await stop.wait()
+                await _until(stop, service, server)
         finally:
             report.state("DRAINING")
             clean = await server.drain(settings.drain_grace_s)
             _log.info("stopped", extra={"clean": clean})
             report.remove()
     return ready
+
+
+async def _until(stop: Stop, service: Service, server: RpcServer) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        if isinstance(service, DependentService):
+            reporting = tasks.create_task(service.report_health(server))
+            await stop.wait()
+            reporting.cancel()
+        await stop.wait()
 
 
 class _Report:

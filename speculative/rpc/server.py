@@ -98,6 +98,10 @@ class RpcServer:
         """Health becomes SERVING, for every service and for the process."""
         await self._set_health(_SERVING)
 
+    async def set_health(self, service: str, *, serving: bool) -> None:
+        """Changes the health under one name; "" is the process."""
+        await self._health.set(service, _SERVING if serving else _NOT_SERVING)
+
     async def drain(self, grace_s: float) -> bool:
         """Refuses new calls, lets open ones end within `grace_s`, cuts the rest, stops; True if none was cut."""
         await self._set_health(_NOT_SERVING)
