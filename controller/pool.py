@@ -19,7 +19,7 @@ from controller.clients import DraftClient, ServiceClient, VerifierClient
 from controller.prompt import PromptEncoder, prompt_encoder
 from controller.tokenizer import Tokenizer
 from controller.transport import DraftStream, VerifyReplica, VerifyStream
-from speculative.errors import IncompatibleModelError, ModelLoadError, NotReadyError, OutriderError
+from speculative.errors import IncompatibleModelError, NotReadyError, OutriderError
 from speculative.messages import DraftOpen, ModelInfo, ServiceLimits, VerifyOpen
 
 _log = logging.getLogger(__name__)
@@ -153,7 +153,8 @@ class Fleet:
         self._target: Target | None = None
         self._offered: Draft | None = None
         self._off_reason = self._find_off_reason()
-        self._first_ready = asyncio.Event()
+        self.next_change = asyncio.Event()
+        """Set at the next change of `ready` or `speculation_off_reason`; then another one takes its place."""
 
     async def run(self) -> None:
         """Watches all services for good."""
@@ -163,8 +164,9 @@ class Fleet:
                 tasks.create_task(self._draft.run())
 
     async def wait_ready(self) -> None:
-        """Waits until the verifier is well and its tokenizer loaded for the first time."""
-        await self._first_ready.wait()
+        """Waits until the verifier is well and its tokenizer loaded."""
+        while not self.ready:
+            await self.next_change.wait()
 
     @property
     def ready(self) -> bool:
@@ -187,19 +189,15 @@ class Fleet:
         return self._off_reason
 
     async def _verifier_described(self, description: Description) -> None:
-        """Loads the tokenizer, unless the model is the one that was there before."""
+        """Loads the tokenizer, unless the model is the one that was there before; ModelLoadError if it is unusable."""
         client = self._verifier.client
         replica = Verifier(client, description.info, description.limits)
         if self._target is not None and self._target.info == description.info:
             self._target = Target(replica, self._target.tokenizer, self._target.prompts)
             return
         files = await client.tokenizer_files(self._settings.tokenizer_timeout_s)
-        try:
-            tokenizer = await asyncio.to_thread(Tokenizer, files)
-            prompts = prompt_encoder(tokenizer, files, description.info.vocab_size)
-        except ModelLoadError as error:
-            _log.error("tokenizer unusable", extra={"model": description.info.name, "reason": str(error)})
-            raise
+        tokenizer = await asyncio.to_thread(Tokenizer, files)
+        prompts = prompt_encoder(tokenizer, files, description.info.vocab_size)
         self._target = Target(replica, tokenizer, prompts)
         _log.info("target", extra={"model": description.info.name, "revision": description.info.revision})
 
@@ -210,12 +208,12 @@ class Fleet:
 
     def _review(self) -> None:
         """Looks at the pair again after a change."""
-        if self.ready:
-            self._first_ready.set()
         reason = self._find_off_reason()
         if reason != self._off_reason:
             self._off_reason = reason
             _log.info("speculation", extra={"off_reason": reason or "none"})
+        changed, self.next_change = self.next_change, asyncio.Event()
+        changed.set()
 
     def _find_off_reason(self) -> str:
         draft = self._draft
@@ -228,7 +226,8 @@ class Fleet:
         try:
             check_pair(self._offered.info, self._target.info)
         except IncompatibleModelError as error:
-            _log.error("draft refused", extra={"reason": str(error)})
+            if str(error) != self._off_reason:
+                _log.error("draft refused", extra={"reason": str(error)})
             return str(error)
         return ""
 

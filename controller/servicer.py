@@ -18,12 +18,15 @@ from speculative.generation import GenerationEvent
 from speculative.rpc import generation_codec
 from speculative.rpc.channel import channel_to
 from speculative.rpc.options import TransportOptions
+from speculative.rpc.server import RpcServer
 from speculative.rpc.translate import Context
 from speculative.v1 import generation_service_pb2 as pb
 from speculative.v1 import generation_service_pb2_grpc
 
 NAME: str = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
 """Full name of the service, as health checks and reflection know it."""
+SPECULATION = "speculation"
+"""Health under this name says whether there is a draft that fits the target. Without one, answers are only slower."""
 
 
 class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
@@ -77,6 +80,7 @@ class ControllerProcess:
     def __init__(self, config: ControllerConfig) -> None:
         self._config = config
         self._servicer = GenerationServicer(config.max_request_s)
+        self._fleet: Fleet | None = None
 
     def register(self, server: grpc.aio.Server) -> None:
         """Adds the servicer."""
@@ -94,7 +98,7 @@ class ControllerProcess:
             draft = None
             if config.draft is not None:
                 draft = DraftClient(config.draft, await stack.enter_async_context(channel_to(config.draft, options)))
-            fleet = Fleet(verifier, draft, config.watch)
+            fleet = self._fleet = Fleet(verifier, draft, config.watch)
             watching = await stack.enter_async_context(asyncio.TaskGroup())
             task = watching.create_task(fleet.run())
             stack.callback(task.cancel)
@@ -103,3 +107,14 @@ class ControllerProcess:
                 fleet, config.defaults, config.patience, time.monotonic_ns, lambda: secrets.randbits(64)
             )
             yield
+
+    async def report_health(self, server: RpcServer) -> None:
+        """Ready while the verifier is; speculation has a name of its own."""
+        fleet = self._fleet
+        assert fleet is not None
+        while True:
+            change = fleet.next_change
+            for name in ("", *self.names):
+                await server.set_health(name, serving=fleet.ready)
+            await server.set_health(SPECULATION, serving=not fleet.speculation_off_reason)
+            await change.wait()
