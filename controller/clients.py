@@ -5,9 +5,10 @@ Whatever a call fails with comes out as an OutriderError or TimeoutError (rpc/tr
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar, cast
 
+import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -24,7 +25,7 @@ from speculative.messages import (
     VerifyOpen,
 )
 from speculative.rpc import codec, generation_codec
-from speculative.rpc.translate import peer_errors
+from speculative.rpc.translate import from_rpc_error, peer_errors
 from speculative.v1 import (
     draft_service_pb2,
     draft_service_pb2_grpc,
@@ -63,16 +64,24 @@ class _Stream(Generic[Request, Response]):
         self._peer = peer
 
     async def write(self, message: Request) -> None:
-        """Sends a message. A call that has ended tells why when it is read."""
-        with peer_errors(self._peer), suppress(asyncio.InvalidStateError):
+        """Sends a message; NotReadyError if the peer has ended the call (then gRPC no longer knows why)."""
+        try:
             await self._call.write(message)
+        except asyncio.InvalidStateError as error:
+            raise NotReadyError(self._ended()) from error
+        except grpc.aio.AioRpcError as error:
+            made_here = error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata()
+            raise NotReadyError(self._ended()) if made_here else from_rpc_error(error, self._peer) from error
+
+    def _ended(self) -> str:
+        return f"{self._peer}: ended the session"
 
     async def read(self) -> Response:
         """Waits for a message; NotReadyError if the peer ended the call instead."""
         with peer_errors(self._peer):
             response = await self._call.read()
         if response is grpc.aio.EOF:
-            raise NotReadyError(f"{self._peer}: ended the session")
+            raise NotReadyError(self._ended())
         return cast(Response, response)
 
     def close(self) -> None:
