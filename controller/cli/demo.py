@@ -1,0 +1,58 @@
+"""`outrider demo`: one prompt with the demo models, with and without speculation, and whether the answers are equal."""
+
+from contextlib import aclosing
+from dataclasses import replace
+
+from rich.console import Console
+
+from controller.cli.answers import AnswerView, Completed, Rates, Silent, TextView, collect
+from controller.cli.connection import connected
+from controller.cli.trio import TrioPlan
+from controller.clients import GenerationClient
+from speculative.generation import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    SpeculationOptions,
+    StopConditions,
+)
+from speculative.sampling.types import SamplingParams
+
+PROMPT = "Write a short story about a horse that runs ahead of its carriage."
+_SEED = 0
+
+
+async def compare(plan: TrioPlan, prompt: str, max_tokens: int, out: Console, notes: Console) -> bool:
+    """Answers twice, greedily, and says whether the answers are equal token for token; returns that."""
+    request = GenerationRequest(
+        ChatPrompt((ChatMessage("user", prompt),)),
+        SamplingParams(temperature=0.0),
+        _SEED,
+        StopConditions(max_tokens),
+    )
+    async with connected(plan, notes) as client:
+        # Both timed runs then find the models warm and the prompt in the prefix cache.
+        await _answer(client, replace(request, stop=StopConditions(1)), Silent())
+        ahead = await _answer(client, request, TextView(out, notes))
+        alone = await _answer(client, replace(request, speculation=SpeculationOptions(max_draft_tokens=0)), Silent())
+    return _verdict(ahead, alone, notes)
+
+
+async def _answer(client: GenerationClient, request: GenerationRequest, view: AnswerView) -> Completed:
+    async with aclosing(client.generate(request, None)) as events:
+        return await collect(events, view)
+
+
+def _verdict(ahead: Completed, alone: Completed, notes: Console) -> bool:
+    equal = (ahead.token_ids, ahead.text) == (alone.token_ids, alone.text)
+    with_draft, without = (Rates.of(answer.finished).tokens_per_s or 0.0 for answer in (ahead, alone))
+    outputs = "[green]equal, token for token[/]" if equal else "[bold red]NOT equal[/]"
+    ratio = f" ({with_draft / without:.2f}x)" if without else ""
+    notes.print(
+        f"speculation on: {with_draft:.1f} tokens/s{ratio} · off: {without:.1f} tokens/s · outputs: {outputs}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not equal:
+        notes.print(f"with speculation off the answer is:\n{alone.text}", markup=False, highlight=False)
+    return equal
