@@ -12,7 +12,7 @@ import operator
 import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).with_name("results")
 """Where the files go."""
 
 _PACKAGES = ("torch", "transformers", "grpcio", "protobuf", "uvloop", "tokenizers")
-_COMPARE = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 
 
 @dataclass(frozen=True, slots=True)
