@@ -56,11 +56,11 @@ def prompts(seed: int, lengths: Sequence[int]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("architecture", SERVED)
 async def test_output_is_the_targets_own_for_every_chunk_length(architecture: str, kind: DraftKind) -> None:
     target = tiny_model(architecture)
-    asked = prompts(1, [1, 2, 37, CONTEXT_LENGTH - 20, CONTEXT_LENGTH - 1])
-    expected = [reference(target, prompt, 24) for prompt in asked]
+    asked = prompts(1, [1, 37, CONTEXT_LENGTH - 12, CONTEXT_LENGTH - 1])
+    expected = [reference(target, prompt, 16) for prompt in asked]
     assert len(set(map(tuple, expected))) == len(expected), "the prompts do not tell outputs apart"
-    asks = [Ask(prompt, 24, policy_parameters={"length": chunk}) for prompt in asked for chunk in range(1, 9)] + [
-        Ask(prompt, 24, max_draft_tokens=0) for prompt in asked
+    asks = [Ask(prompt, 16, policy_parameters={"length": chunk}) for prompt in asked for chunk in range(1, 9)] + [
+        Ask(prompt, 16, max_draft_tokens=0) for prompt in asked
     ]
     async with pair(tiny_runner(target), tiny_runner(tiny_draft(architecture, kind))) as running:
         answers = await running.generate_all(asks)
@@ -116,13 +116,13 @@ async def test_acceptance_stays_whole_for_a_same_draft_after_forced_rejections()
     """
     target = tiny_model("llama")
     runner = CloudyRunner(tiny_runner(target))
-    asks = [Ask(prompt, 80, policy_parameters={"length": 4}) for prompt in prompts(5, [10, 11])]
+    asks = [Ask(prompt, 80, policy_parameters={"length": 4}) for prompt in prompts(5, range(10, 16))]
     async with pair(tiny_runner(target), runner) as running:
         answers = await running.generate_all(asks)
-    for answered in answers:
-        statistics = answered.finished.statistics
-        assert 0 < statistics.recovered <= runner.clouded
-    assert runner.clouded > 5
+    recovered = sum(answered.finished.statistics.recovered for answered in answers)
+    delivered = sum(answered.finished.usage.completion_tokens for answered in answers)
+    assert delivered > 200
+    assert 10 < recovered <= runner.clouded
 
 
 class CloudyRunner:

@@ -28,6 +28,7 @@ Session = TypeVar("Session")
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
+MAX_SESSIONS = 64
 LIMITS = ServiceLimits(max_chunk_tokens=16, max_sessions=1000, max_message_bytes=1 << 20)
 
 
@@ -183,9 +184,15 @@ class Pair:
         return Answered(token_ids, "".join(delta.text for delta in deltas), finished)
 
     async def generate_all(self, asks: list[Ask]) -> list[Answered]:
-        """Answers many requests at once."""
+        """Answers many requests at once, as many as the engines have sessions for."""
+        places = asyncio.Semaphore(MAX_SESSIONS)
+
+        async def answer(ask: Ask) -> Answered:
+            async with places:
+                return await self.generate(ask)
+
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.generate(ask)) for ask in asks]
+            tasks = [group.create_task(answer(ask)) for ask in asks]
         return [task.result() for task in tasks]
 
 
