@@ -66,7 +66,7 @@ def make_runner(
         name=name,
         revision=revision,
         vocab_size=min(vocabulary.size, config.vocab_size),
-        vocab_fingerprint=vocabulary.fingerprint(eos_token_ids),
+        vocab_fingerprint=vocabulary.fingerprint(),
         context_length=min(_context_length(config), blocks.num_blocks * blocks.block_tokens),
         eos_token_ids=eos_token_ids,
         dtype=str(model.dtype).removeprefix("torch."),

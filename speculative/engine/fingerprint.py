@@ -1,13 +1,13 @@
 """The identity of a vocabulary, computed from a tokenizer.json: two models can work together iff theirs are equal.
 
-What counts is what a token id means, so the fingerprint covers the id -> token map, the special tokens and the ids that
-end a sequence. Merges, normalisers and templates do not count: text is tokenised once, with the target's files, and ids
+What counts is what a token id means, so the fingerprint covers the id -> token map and the special tokens. Which ids
+end a sequence does not count: a base model may draft for its instruct sibling. Merges, normalisers and templates do not count: text is tokenised once, with the target's files, and ids
 travel. Rows of the embedding beyond the last token (padding) have no entry in the file and so do not count either.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,24 +28,22 @@ class Vocabulary:
         """The number of real ids: one more than the largest."""
         return max(self.tokens) + 1
 
-    def fingerprint(self, eos_token_ids: Iterable[int]) -> str:
-        """SHA-256 (hex) over the id -> token map, the special ids and `eos_token_ids`, in order of id."""
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the id -> token map and the special ids, in order of id."""
         digest = hashlib.sha256(_FORMAT)
         for token_id, token in sorted(self.tokens.items()):
             _update(digest, b"token", str(token_id).encode(), token.encode("utf-8", "surrogatepass"))
         for token_id in sorted(self.special_ids):
             _update(digest, b"special", str(token_id).encode())
-        for token_id in sorted(set(eos_token_ids)):
-            _update(digest, b"eos", str(token_id).encode())
         return digest.hexdigest()
 
 
-def vocab_fingerprint(tokenizer_json: bytes, eos_token_ids: Iterable[int]) -> str:
+def vocab_fingerprint(tokenizer_json: bytes) -> str:
     """The fingerprint of the vocabulary in the file's content; see `Vocabulary.fingerprint`.
 
     Raises ModelLoadError if the content is not a tokenizer.json.
     """
-    return read_vocabulary(tokenizer_json).fingerprint(eos_token_ids)
+    return read_vocabulary(tokenizer_json).fingerprint()
 
 
 def read_vocabulary(tokenizer_json: bytes) -> Vocabulary:

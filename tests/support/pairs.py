@@ -28,6 +28,7 @@ Session = TypeVar("Session")
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
+GREEDY = SamplingParams(temperature=0.0)
 MAX_SESSIONS = 64
 LIMITS = ServiceLimits(max_chunk_tokens=16, max_sessions=1000, max_message_bytes=1 << 20)
 
@@ -51,7 +52,7 @@ class LocalStream(Generic[Session, Request, Response]):
             async with self._session as session:
                 while True:
                     self._responses.put_nowait(await self._answer(session, await self._requests.get()))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the one who waits gets it
             self._responses.put_nowait(error)
 
     async def send(self, request: Request) -> None:
@@ -127,7 +128,7 @@ class Ask:
 
     prompt: tuple[int, ...]
     max_tokens: int
-    sampling: SamplingParams = SamplingParams(temperature=0.0)
+    sampling: SamplingParams = GREEDY
     seed: int = 0
     policy: str = "fixed"
     policy_parameters: dict[str, float] = field(default_factory=dict)
