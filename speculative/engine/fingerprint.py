@@ -1,8 +1,9 @@
 """The identity of a vocabulary, computed from a tokenizer.json: two models can work together iff theirs are equal.
 
 What counts is what a token id means, so the fingerprint covers the id -> token map and the special tokens. Which ids
-end a sequence does not count: a base model may draft for its instruct sibling. Merges, normalisers and templates do not count: text is tokenised once, with the target's files, and ids
-travel. Rows of the embedding beyond the last token (padding) have no entry in the file and so do not count either.
+end a sequence does not count: a base model may draft for its instruct sibling. Merges, normalisers and templates do not
+count: text is tokenised once, with the target's files, and ids travel. Rows of the embedding beyond the last token
+(padding) have no entry in the file and so do not count either.
 """
 
 import hashlib
