@@ -1,9 +1,11 @@
-"""Largest entries of long rows, block by block, with ties going to the lowest index.
+"""Largest entries and sums of long rows, block by block, with ties going to the lowest index.
 
 A first pass reduces every block of `BLOCK` entries to one number; only the few blocks that can matter are looked at
 again. torch promises no order among equal entries in `topk`, and reduced-precision logits are full of them: here the
 result is always the same set.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,11 +15,24 @@ BLOCK = 128
 
 def block_max(values: Tensor) -> Tensor:
     """The maximum of each block: [R, N] -> [R, ceil(N / BLOCK)]."""
+    return _by_block(values, lambda block: block.amax(-1))
+
+
+def precise_sum(values: Tensor) -> Tensor:
+    """The sum of each row of [R, N] float32, as [R] float64: blocks in float32, their sums in float64.
+
+    Nearly as exact as float64 throughout, much faster, and the same whatever the batch and the number of threads.
+    """
+    return _by_block(values, lambda block: block.sum(-1)).sum(-1, dtype=torch.float64)
+
+
+def _by_block(values: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    """`reduce` over the last dimension of each block: [R, N] -> [R, ceil(N / BLOCK)]."""
     length = values.shape[-1]
     whole = length - length % BLOCK
-    parts = [values[:, :whole].view(-1, whole // BLOCK, BLOCK).amax(-1)] if whole else []
+    parts = [reduce(values[:, :whole].view(-1, whole // BLOCK, BLOCK))] if whole else []
     if whole < length:
-        parts.append(values[:, whole:].amax(-1, keepdim=True))
+        parts.append(reduce(values[:, whole:])[:, None])
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 

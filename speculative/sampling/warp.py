@@ -59,14 +59,14 @@ class WarpedRows:
 
     def log_totals(self) -> Tensor:
         """Logarithm of the sum of the weights: [R] float64."""
-        return self.scores.exp().sum(-1, dtype=torch.float64).log_()
+        return selection.precise_sum(self.scores.exp()).log_()
 
     def entropies_nats(self) -> Tensor:
         """Entropy of each law: [R] float64."""
         weights = self.scores.exp()
-        total = weights.sum(-1, dtype=torch.float64)
+        total = selection.precise_sum(weights)
         # A weight of zero times a score of -inf would be no number.
-        weighted = (weights * self.scores.clamp(min=_FLOAT32.min)).sum(-1, dtype=torch.float64)
+        weighted = selection.precise_sum(weights.mul_(self.scores.clamp(min=_FLOAT32.min)))
         return total.log() - weighted / total
 
     def scores_of(self, token_ids: Tensor) -> Tensor:
@@ -119,8 +119,9 @@ def warp_rows(logits: Tensor, rows: Sequence[int], params: Sequence[SamplingPara
 
 def take_rows(logits: Tensor, rows: Sequence[int]) -> Tensor:
     """Some rows of logits [R, V], as float32; a view where that is possible."""
-    every = len(rows) == logits.shape[0] and all(number == row for number, row in enumerate(rows))
-    return (logits if every else logits[list(rows)]).float()
+    first = rows[0]
+    adjacent = all(row == first + place for place, row in enumerate(rows))
+    return (logits[first : first + len(rows)] if adjacent else logits[list(rows)]).float()
 
 
 def _width(params: SamplingParams, vocab_size: int) -> int:
@@ -204,11 +205,11 @@ def _cut_top_k(scores: Tensor, params: Sequence[SamplingParams], vocab_size: int
 def _masses(ranked: Tensor, logits: Tensor, top: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Sum of the weights that top-k left in each row: [R, 1] float64. Without top-k, that is of all logits [R, V]."""
     vocab_size = logits.shape[-1]
-    masses = ranked.exp().sum(-1, keepdim=True, dtype=torch.float64)
+    masses = selection.precise_sum(ranked.exp())[:, None]
     whole = [place for place, each in enumerate(params) if not _keeps_k(each, vocab_size)]
     if whole:
         scores = _tempered(take_rows(logits, whole), top[whole], [params[place] for place in whole])
-        masses[whole] = scores.exp_().sum(-1, keepdim=True, dtype=torch.float64)
+        masses[whole] = selection.precise_sum(scores.exp_())[:, None]
     return masses
 
 
