@@ -87,7 +87,8 @@ async def test_any_history_of_rounds_gives_the_chunk_of_the_committed_prefix(
             drafted = await chunk(session, base_len, committed, max_tokens=choices.randrange(7))
             assert essence(drafted) == essence(await fresh(engine, prefix, len(drafted.token_ids), opened))
             accepted = drafted.token_ids[: choices.randrange(len(drafted.token_ids) + 1)]
-            committed = (*accepted, choices.randrange(engine.info.vocab_size))
+            others = choices.randrange(1, 4)  # more than one when rounds went by without this draft
+            committed = (*accepted, *(choices.randrange(engine.info.vocab_size) for _ in range(others)))
             prefix += committed
 
 
