@@ -72,7 +72,8 @@ class ServerSettings(Settings):
 
     listen: str = Field(default="127.0.0.1:0", description="Address to listen on, host:port; port 0 takes a free one.")
     ready_file: Path | None = Field(
-        default=None, description="File that gets the bound address and the state as JSON; see docs/operations.md."
+        default=None,
+        description="File that holds the bound address, the state and the pid as JSON, while the process runs.",
     )
     max_message_bytes: int = Field(
         default=64 * 2**20, ge=2**16, lt=2**31, description="Largest gRPC message, both ways."
