@@ -12,12 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.cli import models
-from controller.cli.connection import client_of
 from controller.cli.failures import explain
 from controller.cli.options import DEFAULT_ADDRESS
 from controller.cli.threads import split, usable_cores
 from controller.cli.versions import MODEL, NOT_INSTALLED, version_of, versions
-from controller.clients import DraftClient, ServiceClient, VerifierClient
+from controller.clients import DraftClient, GenerationClient, ServiceClient, VerifierClient
 from speculative.errors import NotReadyError, OutriderError
 from speculative.generation import ServiceInfo
 from speculative.messages import ModelInfo
@@ -136,14 +135,14 @@ def _cache(notes: Console) -> Iterator[Finding]:
 
 async def _controller(address: str | None) -> list[Finding]:
     """The controller's own view; that none runs at the default address is no fault."""
-    topic = f"controller {address or DEFAULT_ADDRESS}"
+    asked, address = address is not None, address or DEFAULT_ADDRESS
+    topic = f"controller {address}"
     try:
-        async with channel_to(address or DEFAULT_ADDRESS) as channel:
-            await wait_serving(channel, "", _TIMEOUT_S, f"controller at {address or DEFAULT_ADDRESS}")
-        async with client_of(address or DEFAULT_ADDRESS) as client:
-            info = await client.info(_TIMEOUT_S)
+        async with channel_to(address) as channel:
+            info = await GenerationClient(address, channel).info(_TIMEOUT_S)
+            await wait_serving(channel, "", _TIMEOUT_S, topic)
     except (OutriderError, TimeoutError) as error:
-        if address is None and isinstance(error, NotReadyError):
+        if not asked and isinstance(error, NotReadyError):
             return [Finding(topic, Level.NOTE, "nothing answers there", "to start one: outrider up")]
         return [_failure(topic, error)]
     return list(_seen_by_controller(topic, info))
