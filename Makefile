@@ -46,7 +46,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 # ------------------------------------------------------------------------------------------------------------- use
 
 demo: $(VENV)/.model ## Answer PROMPT with a real model, drafted and verified by two local services.
-	@$(BIN)/outrider generate --local "$$PROMPT"
+	@$(BIN)/outrider demo "$$PROMPT"
 demo: export PROMPT := $(PROMPT)
 
 # ----------------------------------------------------------------------------------------------------------- checks
