@@ -120,13 +120,13 @@ async def test_whatever_ends_a_session_is_one_clear_error(script: Any, error: ty
 
 async def test_sessions_carry_the_remaining_deadline() -> None:
     async with clients(nothing) as (verifier, draft, servicer):
-        for opened in (verifier.open(VERIFY_OPEN, timeout_s=7), draft.open(DRAFT_OPEN, timeout_s=7, vocab_size=9)):
+        for opened in (verifier.open(VERIFY_OPEN, timeout_s=90), draft.open(DRAFT_OPEN, timeout_s=90, vocab_size=9)):
             servicer.remaining_s = 0.0
             stream = await opened
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(20):
                 while not servicer.remaining_s:
                     await asyncio.sleep(0.01)
-            assert 5 < servicer.remaining_s <= 7
+            assert 60 < servicer.remaining_s < 91  # gRPC rounds deadlines up
             stream.close()
 
 

@@ -1,6 +1,7 @@
 """The controller between real clients and real services, over an emulated model, all in this process."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -399,9 +400,9 @@ async def test_a_client_that_leaves_frees_both_services_within_a_second(way: str
 
 
 async def test_a_killed_draft_does_not_end_or_change_a_stream() -> None:
-    request = ask(max_tokens=150)
+    request = dataclasses.replace(ask(max_tokens=150), round_trace=True)
     async with (
-        verifier_server("emulated:target?eos_rate=0.0&forward_ms=3") as verifier,
+        verifier_server("emulated:target?eos_rate=0.0&forward_ms=8") as verifier,
         AsyncExitStack() as life,
     ):
         draft = await life.enter_async_context(draft_server())
@@ -409,14 +410,14 @@ async def test_a_killed_draft_does_not_end_or_change_a_stream() -> None:
             await client.has_draft()
             expected = await client.answer(ask(max_tokens=150, policy="off"))
             stream = client.generate(request, 20)
-            events = [await anext(stream) for _ in range(6)]
+            events = [await anext(stream) for _ in range(4)]
             await life.aclose()
             events += [event async for event in stream]
-            token_ids = [token_id for event in events if isinstance(event, Delta) for token_id in event.token_ids]
-            assert token_ids == expected.token_ids
-            finished = events[-1]
-            assert isinstance(finished, Finished)
-            assert 0 < finished.statistics.drafted < 100
+            deltas = [event for event in events if isinstance(event, Delta)]
+            assert [token_id for delta in deltas for token_id in delta.token_ids] == expected.token_ids
+            drafted = [delta.round is not None and delta.round.draft_token_ids != () for delta in deltas]
+            assert drafted[0]
+            assert not drafted[-2]  # the last round of all needs no draft anyway
             await client.knows(lambda info: draft.address in info.speculation_off_reason)
             after = await client.answer(request)
             assert after.token_ids == expected.token_ids
