@@ -163,7 +163,9 @@ def list_models(
             line = {"role": one.role, "directory": str(one.directory), "bytes": one.num_bytes, "problem": one.problem}
             sys.stdout.write(json.dumps(line) + "\n")
         return
-    table = Table("role", "size", "state", "directory", box=None)
+    table = Table(box=None)
+    for title in ("role", "size", "state", "directory"):
+        table.add_column(title, overflow="fold")
     for one in states:
         size = f"{one.num_bytes / 1e6:.0f} MB"
         table.add_row(one.role, size, Text(one.problem or "whole"), Text(str(one.directory)))

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from controller.cli.failures import CommandError
 from controller.cli.models import pull_if_missing
-from controller.cli.trio import Announce, Trio, TrioPlan, running_trio, speculation_off_reason
+from controller.cli.trio import EMULATED, Announce, Trio, TrioPlan, running_trio, speculation_off_reason
+from controller.cli.versions import MODEL, NOT_INSTALLED, version_of
 from controller.clients import GenerationClient
 from speculative.rpc.channel import channel_to
 
@@ -44,6 +46,7 @@ async def client_of(address: str) -> AsyncIterator[GenerationClient]:
 @asynccontextmanager
 async def started(plan: TrioPlan, notes: Console) -> AsyncIterator[Trio]:
     """A running trio. Pulls the demo models first if it needs them; says so if it does not speculate."""
+    _require_packages((plan.target, plan.draft))
     await pull_if_missing((plan.target, plan.draft), notes)
     async with AsyncExitStack() as stack:
         with _loading(notes) as announce:
@@ -52,6 +55,15 @@ async def started(plan: TrioPlan, notes: Console) -> AsyncIterator[Trio]:
         if reason:
             notes.print(f"speculation is off: {reason}", style="yellow", markup=False, highlight=False)
         yield trio
+
+
+def _require_packages(models: tuple[str | None, ...]) -> None:
+    """Raises CommandError if a model needs packages that are not installed."""
+    missing = [name for name in MODEL if version_of(name) == NOT_INSTALLED]
+    real = [model for model in models if model and not model.startswith(EMULATED)]
+    if missing and real:
+        advice = "pip install 'outrider[model]'; without it: --target emulated:target"
+        raise CommandError(f"model {real[0]} needs packages that are not installed: {', '.join(missing)}", advice)
 
 
 @contextmanager

@@ -75,7 +75,9 @@ def show(findings: list[Finding], out: Console, *, as_json: bool) -> None:
             out.file.write(json.dumps(dataclasses.asdict(one) | {"level": one.level.value}) + "\n")
         return
     styles = {Level.OK: "green", Level.NOTE: "yellow", Level.BAD: "bold red"}
-    table = Table("", "", "found", "what to do", box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("", "", "found", "what to do"):
+        table.add_column(title, overflow="fold")
     for one in findings:
         cells = (Text(one.level.value, styles[one.level]), Text(one.topic), Text(one.text), Text(one.advice))
         table.add_row(*cells)

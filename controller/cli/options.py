@@ -9,7 +9,7 @@ import typer
 from controller.cli.connection import Remote, Where
 from controller.cli.failures import WRONG_REQUEST, CommandError
 from controller.cli.threads import split, usable_cores
-from controller.cli.trio import TrioPlan
+from controller.cli.trio import EMULATED, TrioPlan
 from controller.policies.registry import policy_names
 from speculative.engine.demo_model import DEMO
 from speculative.generation import (
@@ -21,7 +21,6 @@ from speculative.generation import (
 from speculative.sampling.types import AcceptanceRule
 
 DEFAULT_ADDRESS = "127.0.0.1:50050"
-_EMULATED = "emulated:"
 _EMULATED_DRAFT = "emulated:draft"
 
 _MODELS, _SAMPLING, _STOPPING, _SPECULATION = "Models", "Sampling", "Stopping", "Speculation"
@@ -101,7 +100,7 @@ def trio_plan(
     if no_draft and draft:
         raise typer.BadParameter("--draft and --no-draft exclude each other")
     if not no_draft and draft is None:
-        draft = DEMO if target == DEMO else _EMULATED_DRAFT if target.startswith(_EMULATED) else None
+        draft = DEMO if target == DEMO else _EMULATED_DRAFT if target.startswith(EMULATED) else None
     return TrioPlan(target, draft, split(usable_cores(), with_draft=draft is not None), listen, policy)
 
 

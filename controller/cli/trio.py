@@ -14,6 +14,8 @@ from controller.cli.threads import ThreadSplit, environment
 from controller.clients import GenerationClient
 from speculative.rpc.channel import channel_to
 
+EMULATED = "emulated:"
+"""What the names of models without weights begin with."""
 _ANY_PORT = "127.0.0.1:0"
 _PAIRING_S = 3.0
 _PAIRING_POLL_S = 0.05

@@ -39,8 +39,8 @@ def _show(trio: Trio, plan: TrioPlan, out: Console, *, as_json: bool) -> None:
         out.file.flush()
         return
     about = {
-        "verifier": f"target {plan.target} ({plan.threads.verifier} threads)",
-        "draft": f"draft {plan.draft} ({plan.threads.draft} threads)",
+        "verifier": f"target {plan.target}, threads: {plan.threads.verifier}",
+        "draft": f"draft {plan.draft}, threads: {plan.threads.draft}",
         "controller": f'outrider generate --address {trio.address} "..."',
     }
     for name, address in trio.addresses.items():

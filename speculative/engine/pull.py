@@ -61,6 +61,9 @@ def pull(cache: Path, progress: Progress, fetch: Fetch, source: Source = SMOLLM2
 def _pull_target(target: Path, progress: Progress, fetch: Fetch, source: Source) -> None:
     if _whole(target, progress):
         return
+    # Before the download: where the packages are missing, it would be for nothing.
+    from speculative.engine.gguf_checkpoint import GgufCheckpoint
+
     free = shutil.disk_usage(target.parent).free
     if free < source.needed_bytes:
         needed, room = source.needed_bytes // 10**6, free // 10**6
@@ -71,7 +74,10 @@ def _pull_target(target: Path, progress: Progress, fetch: Fetch, source: Source)
         gguf_path = unpack(fetch(source, work, progress), work, source, progress)
         made = work / "made"
         made.mkdir()
-        _convert(gguf_path, made, progress)
+        progress.stage("read", None)
+        checkpoint = GgufCheckpoint(gguf_path)
+        progress.stage("convert", checkpoint.weight_bytes)
+        checkpoint.write(made, progress.advance)
         _install(made, target, source, progress)
 
 
@@ -98,15 +104,6 @@ def _whole(directory: Path, progress: Progress) -> bool:
     except ModelLoadError:
         return False
     return True
-
-
-def _convert(gguf_path: Path, directory: Path, progress: Progress) -> None:
-    from speculative.engine.gguf_checkpoint import GgufCheckpoint
-
-    progress.stage("read", None)
-    checkpoint = GgufCheckpoint(gguf_path)
-    progress.stage("convert", checkpoint.weight_bytes)
-    checkpoint.write(directory, progress.advance)
 
 
 def _install(made: Path, directory: Path, source: Source, progress: Progress) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from controller.cli import connection
 from tests.cli.conftest import CommandLine
 
 OUTRIDER = (sys.executable, "-m", "controller.cli")
@@ -112,6 +113,17 @@ def test_a_model_that_cannot_be_loaded_is_named_with_the_reason(outrider: Comman
 
     assert result.exit_code == 1
     assert "verifier service could not start: no emulated profile 'nonsense'" in result.stderr
+
+
+def test_a_model_without_the_packages_it_needs_is_refused_with_what_to_install(
+    outrider: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "version_of", lambda name: "not installed")
+    result = outrider.run("up", "--target", "demo")
+
+    assert result.exit_code == 1
+    assert "torch" in result.stderr
+    assert "pip install 'outrider[model]'" in result.stderr
 
 
 def test_a_port_that_is_taken_is_said(outrider: CommandLine, address: str) -> None:
