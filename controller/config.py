@@ -38,7 +38,7 @@ class ControllerConfig(ServerSettings):
         20.0, gt=1, allow_inf_nan=False, description="Patience with a later chunk, in longest waits of the request."
     )
     draft_retry_s: float = Field(
-        0.5, gt=0, allow_inf_nan=False, description="Wait before a lost draft is tried again; doubles up to 10 s."
+        0.5, gt=0, allow_inf_nan=False, description="Wait before a lost draft is tried again; doubles up to 60 s."
     )
 
     @field_validator("policy")

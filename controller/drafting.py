@@ -1,4 +1,4 @@
-"""The draft's side of one request: chunks while a draft is well, none while it is not.
+"""The draft's side of one request: chunks while a draft is well, none while it is not (docs/decisions/0007).
 
 Invariant: whatever the draft does (absent, dead, hung, wrong), the loop goes on with chunks of zero, at once or after
 one bounded wait, and the output does not change. A new session is opened in the background, with the committed prefix,
@@ -36,9 +36,9 @@ class DraftPatience:
     warm_up_s: float = 60.0
     """For a session opened in the background to answer."""
     retry_s: float = 0.5
-    """Before the first try to open another session; doubled by every failed try."""
-    retry_ceiling_s: float = 10.0
-    """Between tries, at most."""
+    """Before the first try to open another session; doubled by every further failure in the request."""
+    retry_ceiling_s: float = 60.0
+    """Between tries, at most: a draft that lets every request down may cost little of its time."""
 
     def for_chunk(self, longest_wait_ns: int | None) -> float:
         """Patience for a chunk of a session whose longest wait was this; None before its first chunk."""
@@ -82,6 +82,7 @@ class Drafting:
         self._deadline = deadline
         self._clock = clock
         self._tasks = tasks
+        self._retry_s = patience.retry_s
         self._session: _Session | None = None
         self._reopening: asyncio.Task[None] | None = None
 
@@ -159,7 +160,7 @@ class Drafting:
         session.close()
         self._session = None
         self._buffer.drop()
-        self._reopen(after_s=self._patience.retry_s)
+        self._reopen(after_s=self._next_retry_s())
 
     def _reopen(self, after_s: float) -> None:
         self._reopening = self._tasks.create_task(self._find_session(after_s))
@@ -175,7 +176,11 @@ class Drafting:
                 self._session = session
                 return
             else:
-                after_s = min(self._patience.retry_ceiling_s, max(2 * after_s, self._patience.retry_s))
+                after_s = self._next_retry_s()
+
+    def _next_retry_s(self) -> float:
+        after_s, self._retry_s = self._retry_s, min(self._patience.retry_ceiling_s, 2 * self._retry_s)
+        return after_s
 
     async def _warm_up(self, replica: DraftReplica) -> _Session | None:
         """A session that has processed the committed prefix and answered an Advance for no tokens; None on failure."""

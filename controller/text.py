@@ -1,4 +1,4 @@
-"""Tokens to text, one token at a time, and stop strings in it.
+"""Tokens to text, one token at a time, and stop strings in it (docs/decisions/0006).
 
 Invariants: all texts, joined, are what the tokenizer gives for all tokens at once; no text ends inside a character;
 and work is linear in the number of tokens.

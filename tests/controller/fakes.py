@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -154,6 +155,7 @@ class FakeDraft:
     openings: list[DraftOpen] = field(default_factory=list)
     streams: list[FakeDraftStream] = field(default_factory=list)
     reports: list[bool] = field(default_factory=list)
+    opened_s: list[float] = field(default_factory=list)
 
     def pick(self) -> "FakeDraft | None":
         return None if self.absent else self
@@ -165,6 +167,7 @@ class FakeDraft:
     async def open(self, message: DraftOpen, timeout_s: float) -> FakeDraftStream:
         assert timeout_s > 0
         self.openings.append(message)
+        self.opened_s.append(time.monotonic())
         if self.fails_in == "open":
             await self._fail()
         self.streams.append(FakeDraftStream(self, message))

@@ -333,6 +333,19 @@ async def test_a_hung_draft_delays_one_round_only() -> None:
     assert setting.draft.reports == [True, False]
 
 
+async def test_a_draft_that_fails_again_and_again_is_tried_ever_more_rarely() -> None:
+    def useless(drafted: Drafted) -> Drafted:
+        return too_long(drafted) if drafted.token_ids else drafted
+
+    setting = Setting(draft=FakeDraft(TARGET, spoil=useless))
+    setting.verifier.verdict_s = 0.005
+    assert (await setting.run()).token_ids == TOKENS
+    opened_s = setting.draft.opened_s
+    assert len(opened_s) > 2
+    waits_s = [after - before for before, after in zip(opened_s, opened_s[1:], strict=False)]
+    assert all(wait_s >= PATIENCE.retry_s * 2**number for number, wait_s in enumerate(waits_s))
+
+
 async def test_speculation_resumes_with_the_committed_prefix() -> None:
     setting = Setting(draft=FakeDraft(TARGET, fails_in="drafted", fails_at=2))
     setting.verifier.verdict_s = 0.02
