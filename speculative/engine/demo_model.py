@@ -70,7 +70,8 @@ _REMEDY = "run: outrider models pull"
 
 def shipped_draft() -> Path | None:
     """The trained draft of the repository; None where this installation has none."""
-    return _SHIPPED_DRAFT if (_SHIPPED_DRAFT / "config.json").is_file() else None
+    whole = all((_SHIPPED_DRAFT / name).is_file() for name in ("config.json", WEIGHTS, "tokenizer.json"))
+    return _SHIPPED_DRAFT if whole else None
 
 
 def cached_path(role: Role, cache: Path) -> Path:

@@ -232,8 +232,10 @@ def test_shipped_draft_takes_the_place_of_the_cut_one(
 ) -> None:
     shipped = tmp_path / "shipped"
     shipped.mkdir()
-    (shipped / "config.json").write_text("{}")
     monkeypatch.setattr(demo_model, "_SHIPPED_DRAFT", shipped)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        assert demo_model.shipped_draft() is None
+        (shipped / name).write_text("{}")
 
     assert pull.pull(cache, Recorder(), fetch, source)["draft"] == shipped
     assert demo_model.demo_directory("draft") == shipped
