@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -342,7 +343,7 @@ async def test_a_draft_that_fails_again_and_again_is_tried_ever_more_rarely() ->
     assert (await setting.run()).token_ids == TOKENS
     opened_s = setting.draft.opened_s
     assert len(opened_s) > 2
-    waits_s = [after - before for before, after in zip(opened_s, opened_s[1:], strict=False)]
+    waits_s = [after - before for before, after in itertools.pairwise(opened_s)]
     assert all(wait_s >= PATIENCE.retry_s * 2**number for number, wait_s in enumerate(waits_s))
 
 
