@@ -139,17 +139,17 @@ PAIRS = {
     ],
 )
 def test_the_first_two_tokens_have_the_target_s_law(name: str, length: int) -> None:
-    """4,000 seeds, draft laws cut to 3 of 6 tokens; false-alarm rate 1e-6."""
+    """3,000 seeds, draft laws cut to 3 of 6 tokens; false-alarm rate 1e-6."""
     target, draft = PAIRS[name]
     outputs = [
         toy.generate(target, draft, judge, seed=seed, tokens=2, length=length, law_size=3, adaptive=False)
-        for seed in range(4000)
+        for seed in range(3000)
     ]
     assert_follows(outputs, toy.law_of_two(target))
 
 
 def test_the_law_holds_when_lengths_depend_on_numbers_used_before() -> None:
-    """4,000 seeds, three tokens; false-alarm rate 1e-6."""
+    """3,000 seeds, three tokens; false-alarm rate 1e-6."""
     target, draft = PAIRS["partly agreeing"]
     law: dict[tuple[int, ...], float] = {
         (first, second, third): prob * target([second])[third]
@@ -158,7 +158,7 @@ def test_the_law_holds_when_lengths_depend_on_numbers_used_before() -> None:
     }
     outputs = [
         toy.generate(target, draft, judge, seed=seed, tokens=3, length=3, law_size=4, adaptive=True)
-        for seed in range(4000)
+        for seed in range(3000)
     ]
     assert_follows(outputs, law)
 

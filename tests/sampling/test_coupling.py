@@ -81,12 +81,12 @@ def test_the_winner_of_a_row_does_not_depend_on_its_batch() -> None:
 
 
 def test_winners_follow_the_law() -> None:
-    """20,000 positions of a law over 1,500 ids, seven of them heavy; false-alarm rate 1e-6."""
+    """8,000 positions of a law over 1,500 ids, seven of them heavy; false-alarm rate 1e-6."""
     law = torch.full((1500,), 0.3 / 1493)
     law[[0, 1, 127, 128, 700, 1498, 1499]] = 0.1
     picked = [
         token_id
-        for first in range(0, 20_000, 1000)
+        for first in range(0, 8000, 1000)
         for token_id in winners(
             law.log().expand(1000, -1), [row_key(SEED, Stream.RACE, first + row) for row in range(1000)]
         )
@@ -95,9 +95,9 @@ def test_winners_follow_the_law() -> None:
 
 
 def test_winners_of_different_seeds_follow_the_law_at_one_position() -> None:
-    """20,000 seeds; false-alarm rate 1e-6."""
+    """8,000 seeds; false-alarm rate 1e-6."""
     law = {0: 0.05, 1: 0.5, 2: 0.25, 3: 0.2}
-    picked = winners(log_of(law, 20_000), [row_key(seed, Stream.RACE, 77) for seed in range(20_000)])
+    picked = winners(log_of(law, 8000), [row_key(seed, Stream.RACE, 77) for seed in range(8000)])
     assert_follows(picked, law)
 
 
@@ -145,10 +145,10 @@ def match_probability(target: dict[int, float], draft: dict[int, float]) -> floa
 
 @pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
 def test_two_laws_pick_the_same_token_as_often_as_the_theory_says(draft: dict[int, float]) -> None:
-    """20,000 positions; false-alarm rate 1e-6."""
+    """8,000 positions; false-alarm rate 1e-6."""
     padded = {token_id: draft.get(token_id, 0.0) for token_id in range(7)}
     target = {token_id: TARGET.get(token_id, 0.0) for token_id in range(7)}
-    rows = 20_000
+    rows = 8000
     matches = (
         coupling.race_exact(log_of(target, rows), keys(rows)) == coupling.race_exact(log_of(padded, rows), keys(rows))
     ).sum()

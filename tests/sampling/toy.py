@@ -1,5 +1,6 @@
 """Toy models for tests of the rejection rule: laws over a few tokens that depend on the token before."""
 
+import functools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -43,12 +44,17 @@ def draft_chunk(
     """Draft tokens with their laws, `prefix` being the committed tokens; ends behind a law without a likely token."""
     tokens = list(prefix)
     for _ in range(length):
-        law = distribution.sparsify(draft(tokens), law_size)
+        law = _sparse(tuple(draft(tokens).items()), law_size)
         key = row_key(seed, Stream.DRAFT, len(tokens), len(prefix))
         tokens.append(distribution.draw(law, key))
         yield tokens[-1], law
         if max(distribution.probabilities(law).values()) < stop_below:
             return
+
+
+@functools.cache
+def _sparse(law: tuple[tuple[int, float], ...], size: int) -> SparseLaw:
+    return distribution.sparsify(dict(law), size)
 
 
 def generate(
