@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ async def trio(flags: Flags, start_timeout_s: float = 600.0) -> AsyncIterator[Ge
 
     Raises RuntimeError, which says why, if a service does not become ready or the pair does not fit.
     """
+    _end_on_sigterm()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         async with asyncio.timeout(start_timeout_s), asyncio.TaskGroup() as tasks:
@@ -45,6 +47,13 @@ async def trio(flags: Flags, start_timeout_s: float = 600.0) -> AsyncIterator[Ge
         client = GenerationClient(address, await stack.enter_async_context(channel_to(address)))
         await _wait_for_draft(client)
         yield client
+
+
+def _end_on_sigterm() -> None:
+    """A benchmark that is told to end must not leave its services behind."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 async def _wait_for_draft(client: GenerationClient) -> None:
