@@ -5,8 +5,6 @@ again. torch promises no order among equal entries in `topk`, and reduced-precis
 result is always the same set.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,9 @@ BLOCK = 128
 
 def block_max(values: Tensor) -> Tensor:
     """The maximum of each block: [R, N] -> [R, ceil(N / BLOCK)]."""
-    return _by_block(values, lambda block: block.amax(-1))
+    blocks, rest = _blocks(values)
+    maxima = blocks.amax(-1)
+    return torch.cat([maxima, rest.amax(-1, keepdim=True)], dim=-1) if rest.shape[-1] else maxima
 
 
 def precise_sum(values: Tensor) -> Tensor:
@@ -23,17 +23,15 @@ def precise_sum(values: Tensor) -> Tensor:
 
     Nearly as exact as float64 throughout, much faster, and the same whatever the batch and the number of threads.
     """
-    return _by_block(values, lambda block: block.sum(-1)).sum(-1, dtype=torch.float64)
+    blocks, rest = _blocks(values)
+    return blocks.sum(-1).sum(-1, dtype=torch.float64) + rest.sum(-1, dtype=torch.float64)
 
 
-def _by_block(values: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """`reduce` over the last dimension of each block: [R, N] -> [R, ceil(N / BLOCK)]."""
-    length = values.shape[-1]
+def _blocks(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of the whole blocks [R, N // BLOCK, BLOCK], and of what is left [R, N % BLOCK]."""
+    rows, length = values.shape
     whole = length - length % BLOCK
-    parts = [reduce(values[:, :whole].view(-1, whole // BLOCK, BLOCK))] if whole else []
-    if whole < length:
-        parts.append(reduce(values[:, whole:])[:, None])
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    return values[:, :whole].view(rows, whole // BLOCK, BLOCK), values[:, whole:]
 
 
 def block_members(blocks: Tensor, length: int) -> Tensor:

@@ -64,3 +64,12 @@ def test_rows_with_nan_do_not_disturb_others() -> None:
     assert selection.top_indices(values, 7)[0].tolist() == expected[0]
     assert selection.top_indices(values, 7).shape == (3, 7)
     assert selection.largest(values)[0].isnan().tolist() == [False, True, True]
+
+
+@settings(deadline=None)
+@given(rows=st.integers(1, 3), length=st.integers(1, 700), seed=st.integers(0, 2**31))
+def test_sums_are_precise_and_do_not_depend_on_the_batch(rows: int, length: int, seed: int) -> None:
+    values = torch.rand(rows, length, generator=torch.Generator().manual_seed(seed))
+    sums = selection.precise_sum(values)
+    torch.testing.assert_close(sums, values.double().sum(-1), rtol=1e-6, atol=0.0)
+    assert torch.equal(sums, torch.cat([selection.precise_sum(row[None].clone()) for row in values]))
