@@ -93,8 +93,9 @@ proto-breaking: $(VENV)/.dev ## Compare the protos with branch BASE and name wha
 
 # ------------------------------------------------------------------------------------------------------- benchmarks
 
-bench-%: $(VENV)/.dev ## Run benchmarks/NAME.py, write benchmarks/results/NAME.json; ARGS go to it.
+bench-%: $(VENV)/.dev ## Run benchmarks/NAME.py, write benchmarks/results/NAME.json and README.md; ARGS go to it.
 	@$(BIN)/python -m benchmarks.$* $(ARGS)
+	@$(BIN)/python -m benchmarks.readme_table
 
 readme-table: $(VENV)/.dev ## Write the table of README.md from benchmarks/results.
 	@$(BIN)/python -m benchmarks.readme_table
