@@ -8,6 +8,7 @@ an answer are left out (they include the prompt).
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -53,15 +54,16 @@ async def measure(client: GenerationClient, rounds: int, policy: str) -> list[Ro
     )
     measured: list[Round] = []
     before_ns = time.monotonic_ns()
-    async for event in client.generate(request, timeout_s=600):
-        now_ns = time.monotonic_ns()
-        if isinstance(event, Delta) and event.round is not None:
-            trace = event.round
-            nanoseconds = (now_ns - before_ns, trace.draft_ns, trace.queue_ns, trace.forward_ns)
-            measured.append(Round(len(trace.draft_token_ids), *(value / 1e6 for value in nanoseconds)))
-        before_ns = now_ns
-        if len(measured) == rounds:
-            break
+    async with aclosing(client.generate(request, timeout_s=600)) as events:
+        async for event in events:
+            now_ns = time.monotonic_ns()
+            if isinstance(event, Delta) and event.round is not None:
+                trace = event.round
+                nanoseconds = (now_ns - before_ns, trace.draft_ns, trace.queue_ns, trace.forward_ns)
+                measured.append(Round(len(trace.draft_token_ids), *(value / 1e6 for value in nanoseconds)))
+            before_ns = now_ns
+            if len(measured) == rounds:
+                break
     return measured[SKIPPED_ROUNDS:]
 
 
@@ -70,36 +72,36 @@ def overhead_ms(rounds: Sequence[Round]) -> float:
     return statistics.fmean(one.client_ms - one.drafted * DRAFT_MS for one in rounds) - VERIFY_MS
 
 
-def _between_ms(one: Round) -> float:
-    """What neither service accounts for."""
-    return one.client_ms - one.draft_ms - one.queue_ms - one.forward_ms
+def parts_ms(rounds: Sequence[Round]) -> dict[str, float]:
+    """Where that time goes: medians of what each service accounts for, and of what neither does."""
+    parts = {
+        "in the draft service": [one.draft_ms - one.drafted * DRAFT_MS for one in rounds],
+        "in the verifier service": [one.queue_ms + one.forward_ms - VERIFY_MS for one in rounds],
+        "gRPC and the loop": [one.client_ms - one.draft_ms - one.queue_ms - one.forward_ms for one in rounds],
+    }
+    return {name: statistics.median(values) for name, values in parts.items()}
 
 
 def report(speculative: Sequence[Sequence[Round]], plain: Sequence[Sequence[Round]]) -> Report:
     """Medians over the runs; each run is one answer."""
-    goal_ms = statistics.median(map(overhead_ms, speculative))
-    rounds = [one for run in speculative for one in run]
+    overheads_ms = list(map(overhead_ms, speculative))
+    goal_ms = statistics.median(overheads_ms)
+    note = f"chunks of {CHUNK}; median of {len(speculative)} runs' means"
     figures = [
-        Figure("overhead of a round", goal_ms, "ms", f"chunks of {CHUNK}; median of {len(speculative)} runs' means"),
-        Figure("overhead of a round, least run", min(map(overhead_ms, speculative)), "ms"),
-        Figure("overhead of a round, worst run", max(map(overhead_ms, speculative)), "ms"),
+        Figure("overhead of a round", goal_ms, "ms", note),
+        Figure("overhead of a round, least run", min(overheads_ms), "ms"),
+        Figure("overhead of a round, worst run", max(overheads_ms), "ms"),
         Figure("overhead of a plain step", statistics.median(map(overhead_ms, plain)), "ms", "speculation off"),
-        Figure(
-            "in the draft service", statistics.median(one.draft_ms - one.drafted * DRAFT_MS for one in rounds), "ms"
-        ),
-        Figure(
-            "in the verifier service",
-            statistics.median(one.queue_ms + one.forward_ms - VERIFY_MS for one in rounds),
-            "ms",
-        ),
     ]
+    parts = parts_ms([one for run in speculative for one in run])
+    figures += [Figure(name, value, "ms", "of a round, median") for name, value in parts.items()]
     goals = [Goal("overhead of a round (ms)", goal_ms, "<=", GOAL_MS)]
     details = {
         "verify_ms": VERIFY_MS,
         "draft_ms": DRAFT_MS,
         "chunk": CHUNK,
         "rounds": [len(run) for run in speculative],
-        "overhead_ms": {"fixed": list(map(overhead_ms, speculative)), "off": list(map(overhead_ms, plain))},
+        "overhead_ms": {"fixed": overheads_ms, "off": list(map(overhead_ms, plain))},
     }
     return Report("rpc_overhead", 1, figures, goals, details)
 
