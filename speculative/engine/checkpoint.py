@@ -35,7 +35,7 @@ _TOKENIZER_FILES = (
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _MEMORY_SHARE = 0.9  # of free GPU memory, for keys and values
 _HOST_MEMORY_SHARE = 0.25  # of free host memory
-_HOST_CACHE_TOKENS = 65_536
+_HOST_CACHE_TOKENS = 32_768
 _CHECK_TOKENS = 12
 
 
