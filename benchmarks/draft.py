@@ -105,9 +105,9 @@ async def answer_all(
 ) -> dict[str, list[list[Answered]]]:
     """Whole answers to `count` of the held-out prompts, evenly over the kinds."""
     torch.set_num_threads(threads)
+    directories = (_directory(target, "target"), _directory(draft, "draft"))
     plain, assistant = (
-        AutoModelForCausalLM.from_pretrained(_directory(name, role), dtype=torch.float32).eval()
-        for name, role in ((target, "target"), (draft, "draft"))
+        AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval() for directory in directories
     )
     flags = Flags(
         draft=["--model", draft, "--threads", str(threads)],

@@ -77,7 +77,7 @@ class DraftModel(nn.Module):
         self.shape = shape
         self.table = nn.Parameter(table.clone())
         self.layers = nn.ModuleList(DraftLayer(shape) for _ in range(shape.num_layers))
-        self.final_norm = nn.Parameter(torch.ones(shape.hidden_size))
+        self.final_norm = nn.Parameter(torch.full((shape.hidden_size,), 0.3))
 
     def forward(self, ranks: Tensor) -> Tensor:
         """Hidden states after the last norm for `ranks` `[rows, columns]`; score them with rows of `table`."""
@@ -101,7 +101,7 @@ class DraftModel(nn.Module):
         return [*(parameter for parameter in self.layers.parameters() if parameter.ndim == 1), self.final_norm]
 
 
-def initial_table(target_embedding: Tensor, weights: Tensor, width: int, rms: float = 0.25) -> Tensor:
+def initial_table(target_embedding: Tensor, weights: Tensor, width: int, rms: float = 0.1) -> Tensor:
     """The target's embedding `[vocabulary, target width]` projected on its `width` main directions, scaled to `rms`.
 
     `weights` `[vocabulary]` says how much each id counts when the directions are chosen.
@@ -112,7 +112,8 @@ def initial_table(target_embedding: Tensor, weights: Tensor, width: int, rms: fl
     directions = torch.linalg.eigh(covariance).eigenvectors[:, -width:]
     table = centred @ directions
     table = table / (table.pow(2).mul(share[:, None]).sum(0) + 1e-9).sqrt().pow(0.5)  # flatten the spectrum half-way
-    return table * (rms / table.pow(2).mean().sqrt())
+    scaled: Tensor = table * (rms / table.pow(2).mean().sqrt())
+    return scaled
 
 
 def export(model: DraftModel, order: Tensor, directory: Path, tokenizer_files: dict[str, bytes]) -> None:
@@ -127,6 +128,7 @@ def export(model: DraftModel, order: Tensor, directory: Path, tokenizer_files: d
         tensors |= {f"model.layers.{index}.{name}": value for name, value in _named_weights(layer)}
     half = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
     save_file(half, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "model.safetensors").chmod(0o644)
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -86,7 +86,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonalise(matrix: Tensor) -> Tensor:
     """An approximation of the nearest semi-orthogonal matrix: singular values end near one."""
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.t()
-    result = wide / (wide.norm() + 1e-7)
+    result: Tensor = wide / (wide.norm() + 1e-7)
     for _ in range(5):
         gram = result @ result.t()
         result = 3.4445 * result + (-4.7750 * gram + 2.0315 * gram @ gram) @ result
@@ -183,7 +183,8 @@ def distillation_loss(model: DraftModel, batch: Batch, ranks: Tensor, named: int
     weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-6) * (1 - ARGMAX_SHARE)
     weights[:, 0] += ARGMAX_SHARE
     columns = torch.searchsorted(ranks[:named], batch.top_ranks.contiguous()).clamp(max=named - 1)
-    return (weights.sum(-1) * normaliser - (weights * scores.gather(1, columns)).sum(-1)).mean()
+    losses: Tensor = weights.sum(-1) * normaliser - (weights * scores.gather(1, columns)).sum(-1)
+    return losses.mean()
 
 
 @torch.no_grad()
@@ -216,7 +217,7 @@ class Training:
         self.model, self.order, self.steps, self.decay, self.done = model, order, steps, decay, 0
         self.muon = Muon(model.matrices, lr=matrix_lr)
         self.table_adam = torch.optim.SparseAdam([model.table], lr=table_lr, betas=(0.9, 0.98))
-        self.norm_adam = torch.optim.Adam(model.norms, lr=table_lr, betas=(0.9, 0.98))
+        self.norm_adam = torch.optim.Adam(model.norms, lr=3 * table_lr, betas=(0.9, 0.98))
         self.optimisers = {"muon": self.muon, "table": self.table_adam, "norms": self.norm_adam}
         self.peaks = [group["lr"] for group in self._groups()]
 
@@ -273,7 +274,7 @@ def main() -> None:
     parser.add_argument("--head-size", type=int, default=8192)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--matrix-lr", type=float, default=0.01)
-    parser.add_argument("--table-lr", type=float, default=0.003)
+    parser.add_argument("--table-lr", type=float, default=0.002)
     parser.add_argument("--evaluate-every", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
