@@ -119,7 +119,7 @@ def _threads() -> Finding:
     cores = usable_cores()
     threads = split(cores)
     text = f"{cores} usable cores: {threads.verifier} for a verifier, {threads.draft} for a draft"
-    if cores < threads.verifier + threads.draft:
+    if cores == 1:
         return Finding("threads", Level.NOTE, text, "they share a core; speculation will hardly pay on this machine")
     return Finding("threads", Level.OK, text)
 
