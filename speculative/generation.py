@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from speculative.messages import ModelInfo
-from speculative.sampling.types import AcceptanceRule, SamplingParams
+from speculative.sampling.types import NO_SIGNALS, PAPERS_ADASD, AcceptanceRule, AdasdOptions, SamplingParams, Signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class SpeculationOptions:
     policy_parameters: Mapping[str, float] = field(default_factory=dict)
     max_draft_tokens: int | None = None
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED
+    adasd: AdasdOptions = PAPERS_ADASD
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class GenerationRequest:
     stop: StopConditions = field(default_factory=StopConditions)
     speculation: SpeculationOptions = field(default_factory=SpeculationOptions)
     round_trace: bool = False
+    round_signals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrace:
-    """One round: a chunk and its verdict."""
+    """One round: a chunk and its verdict; signals that were not wanted are empty."""
 
     base_len: int
     draft_token_ids: tuple[int, ...]
@@ -127,6 +129,12 @@ class RoundTrace:
     forward_ns: int
     round_ns: int
     batch_size: int
+    next_token_id: int = 0
+    draft_probs: tuple[float, ...] = ()
+    signals: Signals = NO_SIGNALS
+    stop_prob: float | None = None
+    stop_survival: float | None = None
+    policy_state: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +161,7 @@ class Statistics:
     """How an answer was made. delivered = accepted + recovered + bonus, counted on delivered tokens only.
 
     `accepted_histogram[n]` is the number of rounds in which the verifier accepted n draft tokens, delivered or not.
+    `lossy`: draft tokens were judged by a rule that does not keep the target's law.
     """
 
     rounds: int = 0
@@ -165,6 +174,8 @@ class Statistics:
     total_ns: int = 0
     draft_wait_ns: int = 0
     verify_wait_ns: int = 0
+    acceptance: AcceptanceRule = AcceptanceRule.COUPLED
+    lossy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

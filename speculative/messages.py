@@ -7,7 +7,16 @@ rpc/codec.py converts to and from the wire.
 import enum
 from dataclasses import dataclass
 
-from speculative.sampling.types import AcceptanceRule, SamplingParams, SparseLaw
+from speculative.sampling.types import (
+    NO_SIGNALS,
+    PAPERS_ADASD,
+    AcceptanceRule,
+    AdasdOptions,
+    SamplingParams,
+    Signal,
+    Signals,
+    SparseLaw,
+)
 
 
 class StopReason(enum.Enum):
@@ -15,6 +24,8 @@ class StopReason(enum.Enum):
 
     MAX_TOKENS = "max_tokens"
     ENTROPY = "entropy"
+    PROBABILITY = "probability"
+    SURVIVAL = "survival"
     END_OF_SEQUENCE = "end_of_sequence"
     CONTEXT = "context"
 
@@ -44,12 +55,27 @@ class ServiceLimits:
 
 @dataclass(frozen=True, slots=True)
 class DraftOpen:
-    """Starts a draft session on the committed prefix `prompt_token_ids`."""
+    """Starts a draft session on the committed prefix `prompt_token_ids`.
+
+    `acceptance` alone decides how tokens are drawn; `distribution` and `draft_probs` only what is told of them.
+    """
 
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
     distribution: bool = False
+    acceptance: AcceptanceRule = AcceptanceRule.COUPLED
+    draft_probs: bool = False
+
+    @property
+    def tells_laws(self) -> bool:
+        """Whether each Drafted carries laws."""
+        return self.distribution or self.acceptance.needs_laws
+
+    @property
+    def draws_from_laws(self) -> bool:
+        """Whether tokens are drawn from the laws that are sent; at temperature 0 nothing is drawn."""
+        return self.acceptance.needs_laws and not self.sampling.greedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +86,22 @@ class Advance:
     committed_token_ids: tuple[int, ...]
     max_tokens: int
     stop_entropy_nats: float | None = None
+    stop_prob: float | None = None
+    stop_survival: float | None = None
+
+    @property
+    def stops_by_prob(self) -> bool:
+        """Whether a stop rule looks at the drawn tokens' probabilities."""
+        return self.stop_prob is not None or self.stop_survival is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A chunk that continues a committed prefix of `base_len` tokens."""
+    """A chunk that continues a committed prefix of `base_len` tokens.
+
+    `draft_probs` are the tokens' probabilities in the draft's warped law (at temperature 0 in its plain softmax); empty
+    unless the session or a stop rule wants them.
+    """
 
     base_len: int
     token_ids: tuple[int, ...]
@@ -73,16 +110,24 @@ class Drafted:
     stop_reason: StopReason
     drafted_ahead: int
     draft_ns: int
+    draft_probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOpen:
-    """Starts a verifier session on the committed prefix `prompt_token_ids`."""
+    """Starts a verifier session on the committed prefix `prompt_token_ids`; `adasd` matters for that rule only."""
 
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED
+    wanted_signals: frozenset[Signal] = frozenset()
+    adasd: AdasdOptions = PAPERS_ADASD
+
+    @property
+    def needs_laws(self) -> bool:
+        """Whether every Check must carry the draft's laws."""
+        return self.acceptance.needs_laws or any(signal.compares_laws for signal in self.wanted_signals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +150,4 @@ class Verdict:
     forward_ns: int
     batch_size: int
     queue_len: int
+    signals: Signals = NO_SIGNALS

@@ -6,19 +6,13 @@ a stop rule either looks only at what is known before a token is drawn (entropy)
 (probability), so that every drawn token is judged.
 """
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from speculative.sampling.types import Signal
 
-class Signal(enum.Enum):
-    """A number for every drafted position that is computed and sent only when a policy (or a trace) wants it."""
-
-    DRAFT_PROB = "draft_prob"
-    KL = "kl"
-    JS_DISTANCE = "js_distance"
-    TARGET_ENTROPY = "target_entropy"
+__all__ = ["ChunkPlan", "ChunkPolicy", "PlanState", "RoundOutcome", "Signal"]
 
 
 @dataclass(frozen=True, slots=True)

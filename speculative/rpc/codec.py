@@ -22,7 +22,16 @@ from speculative.messages import (
     Verdict,
     VerifyOpen,
 )
-from speculative.sampling.types import AcceptanceRule, SamplingParams, SparseLaw
+from speculative.sampling.types import (
+    AcceptanceRule,
+    AdasdLabels,
+    AdasdOptions,
+    AdasdVariant,
+    SamplingParams,
+    Signal,
+    Signals,
+    SparseLaw,
+)
 from speculative.v1 import draft_service_pb2, model_info_pb2, sampling_pb2, verifier_service_pb2
 
 TOKENIZER_PIECE_BYTES = 2**20
@@ -32,15 +41,38 @@ _FP16_BYTES = 2
 _RULES = {
     AcceptanceRule.COUPLED: sampling_pb2.ACCEPTANCE_RULE_COUPLED,
     AcceptanceRule.REJECTION: sampling_pb2.ACCEPTANCE_RULE_REJECTION,
+    AcceptanceRule.ADASD: sampling_pb2.ACCEPTANCE_RULE_ADASD,
 }
 _RULES_BY_NUMBER: Mapping[int, AcceptanceRule] = {int(number): rule for rule, number in _RULES.items()} | {
     int(sampling_pb2.ACCEPTANCE_RULE_UNSPECIFIED): AcceptanceRule.COUPLED
 }
+_VARIANTS = {
+    AdasdVariant.BAYES: sampling_pb2.ADASD_VARIANT_BAYES,
+    AdasdVariant.MIDPOINT: sampling_pb2.ADASD_VARIANT_MIDPOINT,
+}
+_VARIANTS_BY_NUMBER: Mapping[int, AdasdVariant] = {int(number): one for one, number in _VARIANTS.items()} | {
+    int(sampling_pb2.ADASD_VARIANT_UNSPECIFIED): AdasdVariant.BAYES
+}
+_LABELS = {
+    AdasdLabels.EXACT: sampling_pb2.ADASD_LABELS_EXACT,
+    AdasdLabels.SELF: sampling_pb2.ADASD_LABELS_SELF,
+}
+_LABELS_BY_NUMBER: Mapping[int, AdasdLabels] = {int(number): one for one, number in _LABELS.items()} | {
+    int(sampling_pb2.ADASD_LABELS_UNSPECIFIED): AdasdLabels.EXACT
+}
+_SIGNALS = {
+    Signal.KL: verifier_service_pb2.SIGNAL_KL,
+    Signal.JS_DISTANCE: verifier_service_pb2.SIGNAL_JS_DISTANCE,
+    Signal.TARGET_ENTROPY: verifier_service_pb2.SIGNAL_TARGET_ENTROPY,
+}
+_SIGNALS_BY_NUMBER: Mapping[int, Signal] = {int(number): signal for signal, number in _SIGNALS.items()}
 _STOP_REASONS = {
     StopReason.MAX_TOKENS: draft_service_pb2.STOP_REASON_MAX_TOKENS,
     StopReason.ENTROPY: draft_service_pb2.STOP_REASON_ENTROPY,
     StopReason.END_OF_SEQUENCE: draft_service_pb2.STOP_REASON_END_OF_SEQUENCE,
     StopReason.CONTEXT: draft_service_pb2.STOP_REASON_CONTEXT,
+    StopReason.PROBABILITY: draft_service_pb2.STOP_REASON_PROBABILITY,
+    StopReason.SURVIVAL: draft_service_pb2.STOP_REASON_SURVIVAL,
 }
 _STOP_REASONS_BY_NUMBER = {number: reason for reason, number in _STOP_REASONS.items()}
 
@@ -79,6 +111,21 @@ def decode_acceptance(number: int, path: str) -> AcceptanceRule:
     """The acceptance rule at `path`; unset is COUPLED."""
     _require(number in _RULES_BY_NUMBER, path, "an acceptance rule that this service knows")
     return _RULES_BY_NUMBER[number]
+
+
+def encode_adasd(options: AdasdOptions) -> sampling_pb2.AdasdOptions:
+    """How AdaSD accepts."""
+    return sampling_pb2.AdasdOptions(variant=_VARIANTS[options.variant], labels=_LABELS[options.labels])
+
+
+def decode_adasd(message: sampling_pb2.AdasdOptions | None, acceptance: AcceptanceRule, path: str) -> AdasdOptions:
+    """How AdaSD accepts, at `path`; None where the request says nothing. Refused with another acceptance rule."""
+    if message is None:
+        return AdasdOptions()
+    _require(acceptance is AcceptanceRule.ADASD, path, "absent unless the acceptance rule is ADASD")
+    _require(message.variant in _VARIANTS_BY_NUMBER, f"{path}.variant", "a variant that this service knows")
+    _require(message.labels in _LABELS_BY_NUMBER, f"{path}.labels", "labels that this service knows")
+    return AdasdOptions(_VARIANTS_BY_NUMBER[message.variant], _LABELS_BY_NUMBER[message.labels])
 
 
 def decode_token_ids(token_ids: Sequence[int], path: str, vocab_size: int) -> tuple[int, ...]:
@@ -177,6 +224,8 @@ def encode_draft_open(opening: DraftOpen) -> draft_service_pb2.DraftRequest:
             sampling=encode_sampling(opening.sampling),
             seed=opening.seed,
             distribution=opening.distribution,
+            acceptance=encode_acceptance(opening.acceptance),
+            draft_probs=opening.draft_probs,
         )
     )
 
@@ -186,11 +235,16 @@ def decode_draft_open(request: draft_service_pb2.DraftRequest | None, vocab_size
     _require(request is not None and request.WhichOneof("message") == "open", "open", "the first message of a stream")
     assert request is not None
     message = request.open
+    acceptance = decode_acceptance(message.acceptance, "open.acceptance")
+    if message.distribution and message.acceptance == sampling_pb2.ACCEPTANCE_RULE_UNSPECIFIED:
+        acceptance = AcceptanceRule.REJECTION
     return DraftOpen(
         prompt_token_ids=_decode_prompt(message.prompt_token_ids, vocab_size),
         sampling=decode_sampling(message.sampling, "open.sampling"),
         seed=message.seed,
         distribution=message.distribution,
+        acceptance=acceptance,
+        draft_probs=message.draft_probs,
     )
 
 
@@ -202,6 +256,8 @@ def encode_advance(advance: Advance) -> draft_service_pb2.DraftRequest:
             committed_token_ids=advance.committed_token_ids,
             max_tokens=advance.max_tokens,
             stop_entropy=advance.stop_entropy_nats,
+            stop_prob=advance.stop_prob,
+            stop_survival=advance.stop_survival,
         )
     )
 
@@ -210,11 +266,17 @@ def decode_advance(request: draft_service_pb2.DraftRequest, vocab_size: int, max
     """A request for a chunk of at most `max_chunk_tokens`."""
     _require(request.WhichOneof("message") == "advance", "advance", "every message behind the first")
     message = request.advance
-    stop_entropy = message.stop_entropy if message.HasField("stop_entropy") else None
     _require(message.max_tokens <= max_chunk_tokens, "advance.max_tokens", f"at most {max_chunk_tokens}")
-    _require(stop_entropy is None or stop_entropy >= 0, "advance.stop_entropy", "at least 0")
+    stops = [_stop(message, name) for name in ("stop_entropy", "stop_prob", "stop_survival")]
     committed = decode_token_ids(message.committed_token_ids, "advance.committed_token_ids", vocab_size)
-    return Advance(message.base_len, committed, message.max_tokens, stop_entropy)
+    return Advance(message.base_len, committed, message.max_tokens, *stops)
+
+
+def _stop(message: draft_service_pb2.DraftRequest.Advance, name: str) -> float | None:
+    """A threshold; None where it is absent."""
+    value: float | None = getattr(message, name) if message.HasField(name) else None
+    _require(value is None or value >= 0, f"advance.{name}", "at least 0")
+    return value
 
 
 def encode_drafted(drafted: Drafted) -> draft_service_pb2.DraftResponse:
@@ -228,17 +290,19 @@ def encode_drafted(drafted: Drafted) -> draft_service_pb2.DraftResponse:
             stop_reason=_STOP_REASONS[drafted.stop_reason],
             drafted_ahead=drafted.drafted_ahead,
             draft_ns=drafted.draft_ns,
+            draft_probs=drafted.draft_probs,
         )
     )
 
 
 def decode_drafted(response: draft_service_pb2.DraftResponse, vocab_size: int) -> Drafted:
-    """A chunk whose laws, if it has any, are one for each token. Raises RemoteError if it makes no sense."""
+    """A chunk whose laws and probabilities, if any, are one for each token. RemoteError if it makes no sense."""
     message = response.drafted
     count = len(message.token_ids)
     if (
         len(message.entropies) != count
         or len(message.distributions) not in (0, count)
+        or len(message.draft_probs) not in (0, count)
         or message.stop_reason not in _STOP_REASONS_BY_NUMBER
     ):
         raise RemoteError(f"the draft service answered {count} tokens that do not agree with the fields beside them")
@@ -251,6 +315,7 @@ def decode_drafted(response: draft_service_pb2.DraftResponse, vocab_size: int) -
             stop_reason=_STOP_REASONS_BY_NUMBER[message.stop_reason],
             drafted_ahead=message.drafted_ahead,
             draft_ns=message.draft_ns,
+            draft_probs=tuple(message.draft_probs),
         )
     except InvalidRequestError as error:
         raise RemoteError(f"the draft service's answer is malformed: {error}") from error
@@ -267,6 +332,8 @@ def encode_verify_open(opening: VerifyOpen) -> verifier_service_pb2.VerifyReques
             sampling=encode_sampling(opening.sampling),
             seed=opening.seed,
             acceptance=encode_acceptance(opening.acceptance),
+            wanted_signals=sorted(_SIGNALS[signal] for signal in opening.wanted_signals),
+            adasd=encode_adasd(opening.adasd) if opening.acceptance is AcceptanceRule.ADASD else None,
         )
     )
 
@@ -276,11 +343,17 @@ def decode_verify_open(request: verifier_service_pb2.VerifyRequest | None, vocab
     _require(request is not None and request.WhichOneof("message") == "open", "open", "the first message of a stream")
     assert request is not None
     message = request.open
+    acceptance = decode_acceptance(message.acceptance, "open.acceptance")
+    for number in message.wanted_signals:
+        _require(number in _SIGNALS_BY_NUMBER, "open.wanted_signals", "signals that this service knows")
+    adasd = message.adasd if message.HasField("adasd") else None
     return VerifyOpen(
         prompt_token_ids=_decode_prompt(message.prompt_token_ids, vocab_size),
         sampling=decode_sampling(message.sampling, "open.sampling"),
         seed=message.seed,
-        acceptance=decode_acceptance(message.acceptance, "open.acceptance"),
+        acceptance=acceptance,
+        wanted_signals=frozenset(_SIGNALS_BY_NUMBER[number] for number in message.wanted_signals),
+        adasd=decode_adasd(adasd, acceptance, "open.adasd"),
     )
 
 
@@ -296,10 +369,7 @@ def encode_check(check: Check) -> verifier_service_pb2.VerifyRequest:
 
 
 def decode_check(request: verifier_service_pb2.VerifyRequest, vocab_size: int, max_chunk_tokens: int) -> Check:
-    """A request for a verdict on at most `max_chunk_tokens` tokens.
-
-    A law, where laws are given, must be able to produce its token: the draft drew the token from it.
-    """
+    """A request for a verdict on at most `max_chunk_tokens` tokens. Laws, if any, are one for each token."""
     _require(request.WhichOneof("message") == "check", "check", "every message behind the first")
     message = request.check
     count = len(message.draft_token_ids)
@@ -307,9 +377,6 @@ def decode_check(request: verifier_service_pb2.VerifyRequest, vocab_size: int, m
     token_ids = decode_token_ids(message.draft_token_ids, "check.draft_token_ids", vocab_size)
     _require(len(message.distributions) in (0, count), "check.distributions", "one for each draft token, or none")
     laws = _decode_laws(message.distributions, "check.distributions", vocab_size)
-    for index, (token_id, law) in enumerate(zip(token_ids, laws, strict=False)):
-        possible = any(one == token_id and weight > 0 for one, weight in zip(law.token_ids, law.weights, strict=True))
-        _require(possible, f"check.distributions[{index}]", "a law that can produce its draft token")
     return Check(message.base_len, token_ids, laws)
 
 
@@ -324,6 +391,9 @@ def encode_verdict(verdict: Verdict) -> verifier_service_pb2.VerifyResponse:
             forward_ns=verdict.forward_ns,
             batch_size=verdict.batch_size,
             queue_len=verdict.queue_len,
+            kl=verdict.signals.kl_nats,
+            js_distance=verdict.signals.js_distance,
+            target_entropy=verdict.signals.target_entropies_nats,
         )
     )
 
@@ -341,6 +411,7 @@ def decode_verdict(response: verifier_service_pb2.VerifyResponse) -> Verdict:
         forward_ns=message.forward_ns,
         batch_size=message.batch_size,
         queue_len=message.queue_len,
+        signals=Signals(tuple(message.kl), tuple(message.js_distance), tuple(message.target_entropy)),
     )
 
 

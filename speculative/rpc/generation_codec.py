@@ -30,13 +30,17 @@ from speculative.generation import (
 )
 from speculative.rpc.codec import (
     decode_acceptance,
+    decode_adasd,
     decode_model_info,
     decode_sampling,
     encode_acceptance,
+    encode_adasd,
     encode_model_info,
     encode_sampling,
 )
+from speculative.sampling.types import AcceptanceRule, Signals
 from speculative.v1 import generation_service_pb2 as pb
+from speculative.v1 import sampling_pb2
 
 MAX_STOP_STRINGS = 64
 """Most stop strings of a request."""
@@ -70,11 +74,16 @@ def encode_request(request: GenerationRequest) -> pb.GenerateRequest:
             policy_parameters=request.speculation.policy_parameters,
             max_draft_tokens=request.speculation.max_draft_tokens,
             acceptance=encode_acceptance(request.speculation.acceptance),
+            adasd=_adasd(request.speculation),
         ),
-        output=pb.OutputOptions(round_trace=request.round_trace),
+        output=pb.OutputOptions(round_trace=request.round_trace, round_signals=request.round_signals),
     )
     _set_prompt(message, request.prompt)
     return message
+
+
+def _adasd(speculation: SpeculationOptions) -> sampling_pb2.AdasdOptions | None:
+    return encode_adasd(speculation.adasd) if speculation.acceptance is AcceptanceRule.ADASD else None
 
 
 def decode_request(message: pb.GenerateRequest) -> GenerationRequest:
@@ -86,6 +95,7 @@ def decode_request(message: pb.GenerateRequest) -> GenerationRequest:
         stop=_decode_stop(message.stop),
         speculation=_decode_speculation(message.speculation),
         round_trace=message.output.round_trace,
+        round_signals=message.output.round_signals,
     )
 
 
@@ -149,11 +159,14 @@ def _decode_stop(message: pb.StopConditions) -> StopConditions:
 def _decode_speculation(message: pb.SpeculationOptions) -> SpeculationOptions:
     for name, value in message.policy_parameters.items():
         _require(math.isfinite(value), f"speculation.policy_parameters[{name}]", "finite")
+    acceptance = decode_acceptance(message.acceptance, "speculation.acceptance")
+    adasd = message.adasd if message.HasField("adasd") else None
     return SpeculationOptions(
         policy=message.policy if message.HasField("policy") else None,
         policy_parameters=dict(message.policy_parameters),
         max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
-        acceptance=decode_acceptance(message.acceptance, "speculation.acceptance"),
+        acceptance=acceptance,
+        adasd=decode_adasd(adasd, acceptance, "speculation.adasd"),
     )
 
 
@@ -187,7 +200,7 @@ def decode_event(message: pb.GenerateResponse) -> GenerationEvent:
                 return _decode_delta(message.delta)
             case "finished":
                 return _decode_finished(message.finished)
-    except KeyError as error:
+    except (KeyError, InvalidRequestError) as error:
         raise RemoteError(f"the controller sent an enum value that is not known here: {error}") from error
     raise RemoteError("the controller sent a message that is not known here")
 
@@ -231,6 +244,14 @@ def _encode_trace(trace: RoundTrace) -> pb.RoundTrace:
         forward_ns=trace.forward_ns,
         round_ns=trace.round_ns,
         batch_size=trace.batch_size,
+        next_token_id=trace.next_token_id,
+        draft_probs=trace.draft_probs,
+        kl=trace.signals.kl_nats,
+        js_distance=trace.signals.js_distance,
+        target_entropy=trace.signals.target_entropies_nats,
+        stop_prob=trace.stop_prob,
+        stop_survival=trace.stop_survival,
+        policy_state=trace.policy_state,
     )
 
 
@@ -247,6 +268,12 @@ def _decode_trace(message: pb.RoundTrace) -> RoundTrace:
         forward_ns=message.forward_ns,
         round_ns=message.round_ns,
         batch_size=message.batch_size,
+        next_token_id=message.next_token_id,
+        draft_probs=tuple(message.draft_probs),
+        signals=Signals(tuple(message.kl), tuple(message.js_distance), tuple(message.target_entropy)),
+        stop_prob=message.stop_prob if message.HasField("stop_prob") else None,
+        stop_survival=message.stop_survival if message.HasField("stop_survival") else None,
+        policy_state=dict(message.policy_state),
     )
 
 
@@ -268,6 +295,8 @@ def _encode_finished(finished: Finished) -> pb.GenerateResponse.Finished:
             total_ns=statistics.total_ns,
             draft_wait_ns=statistics.draft_wait_ns,
             verify_wait_ns=statistics.verify_wait_ns,
+            acceptance=encode_acceptance(statistics.acceptance),
+            lossy=statistics.lossy,
         ),
     )
 
@@ -290,6 +319,8 @@ def _decode_finished(message: pb.GenerateResponse.Finished) -> Finished:
             total_ns=statistics.total_ns,
             draft_wait_ns=statistics.draft_wait_ns,
             verify_wait_ns=statistics.verify_wait_ns,
+            acceptance=decode_acceptance(statistics.acceptance, "finished.statistics.acceptance"),
+            lossy=statistics.lossy,
         ),
     )
 

@@ -16,11 +16,15 @@ class StopReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STOP_REASON_ENTROPY: _ClassVar[StopReason]
     STOP_REASON_END_OF_SEQUENCE: _ClassVar[StopReason]
     STOP_REASON_CONTEXT: _ClassVar[StopReason]
+    STOP_REASON_PROBABILITY: _ClassVar[StopReason]
+    STOP_REASON_SURVIVAL: _ClassVar[StopReason]
 STOP_REASON_UNSPECIFIED: StopReason
 STOP_REASON_MAX_TOKENS: StopReason
 STOP_REASON_ENTROPY: StopReason
 STOP_REASON_END_OF_SEQUENCE: StopReason
 STOP_REASON_CONTEXT: StopReason
+STOP_REASON_PROBABILITY: StopReason
+STOP_REASON_SURVIVAL: StopReason
 
 class DraftServiceGetInfoRequest(_message.Message):
     __slots__ = ()
@@ -37,27 +41,35 @@ class DraftServiceGetInfoResponse(_message.Message):
 class DraftRequest(_message.Message):
     __slots__ = ("open", "advance")
     class Open(_message.Message):
-        __slots__ = ("prompt_token_ids", "sampling", "seed", "distribution")
+        __slots__ = ("prompt_token_ids", "sampling", "seed", "distribution", "acceptance", "draft_probs")
         PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
         SAMPLING_FIELD_NUMBER: _ClassVar[int]
         SEED_FIELD_NUMBER: _ClassVar[int]
         DISTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+        ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+        DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
         prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
         sampling: _sampling_pb2.SamplingParams
         seed: int
         distribution: bool
-        def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., distribution: _Optional[bool] = ...) -> None: ...
+        acceptance: _sampling_pb2.AcceptanceRule
+        draft_probs: bool
+        def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., distribution: _Optional[bool] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., draft_probs: _Optional[bool] = ...) -> None: ...
     class Advance(_message.Message):
-        __slots__ = ("base_len", "committed_token_ids", "max_tokens", "stop_entropy")
+        __slots__ = ("base_len", "committed_token_ids", "max_tokens", "stop_entropy", "stop_prob", "stop_survival")
         BASE_LEN_FIELD_NUMBER: _ClassVar[int]
         COMMITTED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
         MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
         STOP_ENTROPY_FIELD_NUMBER: _ClassVar[int]
+        STOP_PROB_FIELD_NUMBER: _ClassVar[int]
+        STOP_SURVIVAL_FIELD_NUMBER: _ClassVar[int]
         base_len: int
         committed_token_ids: _containers.RepeatedScalarFieldContainer[int]
         max_tokens: int
         stop_entropy: float
-        def __init__(self, base_len: _Optional[int] = ..., committed_token_ids: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[int] = ..., stop_entropy: _Optional[float] = ...) -> None: ...
+        stop_prob: float
+        stop_survival: float
+        def __init__(self, base_len: _Optional[int] = ..., committed_token_ids: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[int] = ..., stop_entropy: _Optional[float] = ..., stop_prob: _Optional[float] = ..., stop_survival: _Optional[float] = ...) -> None: ...
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ADVANCE_FIELD_NUMBER: _ClassVar[int]
     open: DraftRequest.Open
@@ -67,7 +79,7 @@ class DraftRequest(_message.Message):
 class DraftResponse(_message.Message):
     __slots__ = ("drafted",)
     class Drafted(_message.Message):
-        __slots__ = ("base_len", "token_ids", "entropies", "distributions", "stop_reason", "drafted_ahead", "draft_ns")
+        __slots__ = ("base_len", "token_ids", "entropies", "distributions", "stop_reason", "drafted_ahead", "draft_ns", "draft_probs")
         BASE_LEN_FIELD_NUMBER: _ClassVar[int]
         TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
         ENTROPIES_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +87,7 @@ class DraftResponse(_message.Message):
         STOP_REASON_FIELD_NUMBER: _ClassVar[int]
         DRAFTED_AHEAD_FIELD_NUMBER: _ClassVar[int]
         DRAFT_NS_FIELD_NUMBER: _ClassVar[int]
+        DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
         base_len: int
         token_ids: _containers.RepeatedScalarFieldContainer[int]
         entropies: _containers.RepeatedScalarFieldContainer[float]
@@ -82,7 +95,8 @@ class DraftResponse(_message.Message):
         stop_reason: StopReason
         drafted_ahead: int
         draft_ns: int
-        def __init__(self, base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., entropies: _Optional[_Iterable[float]] = ..., distributions: _Optional[_Iterable[_Union[_sampling_pb2.SparseDistribution, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., drafted_ahead: _Optional[int] = ..., draft_ns: _Optional[int] = ...) -> None: ...
+        draft_probs: _containers.RepeatedScalarFieldContainer[float]
+        def __init__(self, base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., entropies: _Optional[_Iterable[float]] = ..., distributions: _Optional[_Iterable[_Union[_sampling_pb2.SparseDistribution, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., drafted_ahead: _Optional[int] = ..., draft_ns: _Optional[int] = ..., draft_probs: _Optional[_Iterable[float]] = ...) -> None: ...
     DRAFTED_FIELD_NUMBER: _ClassVar[int]
     drafted: DraftResponse.Drafted
     def __init__(self, drafted: _Optional[_Union[DraftResponse.Drafted, _Mapping]] = ...) -> None: ...

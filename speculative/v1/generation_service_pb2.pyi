@@ -82,7 +82,7 @@ class StopConditions(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculationOptions(_message.Message):
-    __slots__ = ("policy", "policy_parameters", "max_draft_tokens", "acceptance")
+    __slots__ = ("policy", "policy_parameters", "max_draft_tokens", "acceptance", "adasd")
     class PolicyParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -94,17 +94,21 @@ class SpeculationOptions(_message.Message):
     POLICY_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    ADASD_FIELD_NUMBER: _ClassVar[int]
     policy: str
     policy_parameters: _containers.ScalarMap[str, float]
     max_draft_tokens: int
     acceptance: _sampling_pb2.AcceptanceRule
-    def __init__(self, policy: _Optional[str] = ..., policy_parameters: _Optional[_Mapping[str, float]] = ..., max_draft_tokens: _Optional[int] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ...) -> None: ...
+    adasd: _sampling_pb2.AdasdOptions
+    def __init__(self, policy: _Optional[str] = ..., policy_parameters: _Optional[_Mapping[str, float]] = ..., max_draft_tokens: _Optional[int] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., adasd: _Optional[_Union[_sampling_pb2.AdasdOptions, _Mapping]] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("round_trace",)
+    __slots__ = ("round_trace", "round_signals")
     ROUND_TRACE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     round_trace: bool
-    def __init__(self, round_trace: _Optional[bool] = ...) -> None: ...
+    round_signals: bool
+    def __init__(self, round_trace: _Optional[bool] = ..., round_signals: _Optional[bool] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("text", "chat", "tokens", "sampling", "seed", "stop", "speculation", "output")
@@ -182,7 +186,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("rounds", "drafted", "accepted", "recovered", "bonus", "accepted_histogram", "first_token_ns", "total_ns", "draft_wait_ns", "verify_wait_ns")
+    __slots__ = ("rounds", "drafted", "accepted", "recovered", "bonus", "accepted_histogram", "first_token_ns", "total_ns", "draft_wait_ns", "verify_wait_ns", "acceptance", "lossy")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +197,8 @@ class Statistics(_message.Message):
     TOTAL_NS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
     VERIFY_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    LOSSY_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     drafted: int
     accepted: int
@@ -203,10 +209,19 @@ class Statistics(_message.Message):
     total_ns: int
     draft_wait_ns: int
     verify_wait_ns: int
-    def __init__(self, rounds: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., recovered: _Optional[int] = ..., bonus: _Optional[int] = ..., accepted_histogram: _Optional[_Iterable[int]] = ..., first_token_ns: _Optional[int] = ..., total_ns: _Optional[int] = ..., draft_wait_ns: _Optional[int] = ..., verify_wait_ns: _Optional[int] = ...) -> None: ...
+    acceptance: _sampling_pb2.AcceptanceRule
+    lossy: bool
+    def __init__(self, rounds: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., recovered: _Optional[int] = ..., bonus: _Optional[int] = ..., accepted_histogram: _Optional[_Iterable[int]] = ..., first_token_ns: _Optional[int] = ..., total_ns: _Optional[int] = ..., draft_wait_ns: _Optional[int] = ..., verify_wait_ns: _Optional[int] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., lossy: _Optional[bool] = ...) -> None: ...
 
 class RoundTrace(_message.Message):
-    __slots__ = ("base_len", "draft_token_ids", "draft_entropies", "max_tokens", "stop_entropy", "accepted_len", "draft_ns", "queue_ns", "forward_ns", "round_ns", "batch_size")
+    __slots__ = ("base_len", "draft_token_ids", "draft_entropies", "max_tokens", "stop_entropy", "accepted_len", "draft_ns", "queue_ns", "forward_ns", "round_ns", "batch_size", "next_token_id", "draft_probs", "kl", "js_distance", "target_entropy", "stop_prob", "stop_survival", "policy_state")
+    class PolicyStateEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     BASE_LEN_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_ENTROPIES_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +233,14 @@ class RoundTrace(_message.Message):
     FORWARD_NS_FIELD_NUMBER: _ClassVar[int]
     ROUND_NS_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
+    KL_FIELD_NUMBER: _ClassVar[int]
+    JS_DISTANCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    STOP_PROB_FIELD_NUMBER: _ClassVar[int]
+    STOP_SURVIVAL_FIELD_NUMBER: _ClassVar[int]
+    POLICY_STATE_FIELD_NUMBER: _ClassVar[int]
     base_len: int
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
     draft_entropies: _containers.RepeatedScalarFieldContainer[float]
@@ -229,7 +252,15 @@ class RoundTrace(_message.Message):
     forward_ns: int
     round_ns: int
     batch_size: int
-    def __init__(self, base_len: _Optional[int] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., draft_entropies: _Optional[_Iterable[float]] = ..., max_tokens: _Optional[int] = ..., stop_entropy: _Optional[float] = ..., accepted_len: _Optional[int] = ..., draft_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., round_ns: _Optional[int] = ..., batch_size: _Optional[int] = ...) -> None: ...
+    next_token_id: int
+    draft_probs: _containers.RepeatedScalarFieldContainer[float]
+    kl: _containers.RepeatedScalarFieldContainer[float]
+    js_distance: _containers.RepeatedScalarFieldContainer[float]
+    target_entropy: _containers.RepeatedScalarFieldContainer[float]
+    stop_prob: float
+    stop_survival: float
+    policy_state: _containers.ScalarMap[str, float]
+    def __init__(self, base_len: _Optional[int] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., draft_entropies: _Optional[_Iterable[float]] = ..., max_tokens: _Optional[int] = ..., stop_entropy: _Optional[float] = ..., accepted_len: _Optional[int] = ..., draft_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., round_ns: _Optional[int] = ..., batch_size: _Optional[int] = ..., next_token_id: _Optional[int] = ..., draft_probs: _Optional[_Iterable[float]] = ..., kl: _Optional[_Iterable[float]] = ..., js_distance: _Optional[_Iterable[float]] = ..., target_entropy: _Optional[_Iterable[float]] = ..., stop_prob: _Optional[float] = ..., stop_survival: _Optional[float] = ..., policy_state: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("text", "chat")

@@ -24,17 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dspeculative/v1/sampling.proto\x12\x0especulative.v1\"\x94\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_p\"P\n\x12SparseDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x14\n\x0cweights_fp16\x18\x02 \x01(\x0c\x12\x11\n\ttail_mass\x18\x03 \x01(\x02*m\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43\x43\x45PTANCE_RULE_COUPLED\x10\x01\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dspeculative/v1/sampling.proto\x12\x0especulative.v1\"\x94\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_p\"j\n\x0c\x41\x64\x61sdOptions\x12-\n\x07variant\x18\x01 \x01(\x0e\x32\x1c.speculative.v1.AdasdVariant\x12+\n\x06labels\x18\x02 \x01(\x0e\x32\x1b.speculative.v1.AdasdLabels\"P\n\x12SparseDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x14\n\x0cweights_fp16\x18\x02 \x01(\x0c\x12\x11\n\ttail_mass\x18\x03 \x01(\x02*\x88\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43\x43\x45PTANCE_RULE_COUPLED\x10\x01\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x02\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_ADASD\x10\x03*b\n\x0c\x41\x64\x61sdVariant\x12\x1d\n\x19\x41\x44\x41SD_VARIANT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x44\x41SD_VARIANT_BAYES\x10\x01\x12\x1a\n\x16\x41\x44\x41SD_VARIANT_MIDPOINT\x10\x02*Z\n\x0b\x41\x64\x61sdLabels\x12\x1c\n\x18\x41\x44\x41SD_LABELS_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x44\x41SD_LABELS_EXACT\x10\x01\x12\x15\n\x11\x41\x44\x41SD_LABELS_SELF\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'speculative.v1.sampling_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCEPTANCERULE']._serialized_start=282
-  _globals['_ACCEPTANCERULE']._serialized_end=391
+  _globals['_ACCEPTANCERULE']._serialized_start=391
+  _globals['_ACCEPTANCERULE']._serialized_end=527
+  _globals['_ADASDVARIANT']._serialized_start=529
+  _globals['_ADASDVARIANT']._serialized_end=627
+  _globals['_ADASDLABELS']._serialized_start=629
+  _globals['_ADASDLABELS']._serialized_end=719
   _globals['_SAMPLINGPARAMS']._serialized_start=50
   _globals['_SAMPLINGPARAMS']._serialized_end=198
-  _globals['_SPARSEDISTRIBUTION']._serialized_start=200
-  _globals['_SPARSEDISTRIBUTION']._serialized_end=280
+  _globals['_ADASDOPTIONS']._serialized_start=200
+  _globals['_ADASDOPTIONS']._serialized_end=306
+  _globals['_SPARSEDISTRIBUTION']._serialized_start=308
+  _globals['_SPARSEDISTRIBUTION']._serialized_end=388
 # @@protoc_insertion_point(module_scope)

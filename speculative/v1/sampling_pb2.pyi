@@ -3,7 +3,7 @@ from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -12,9 +12,29 @@ class AcceptanceRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACCEPTANCE_RULE_UNSPECIFIED: _ClassVar[AcceptanceRule]
     ACCEPTANCE_RULE_COUPLED: _ClassVar[AcceptanceRule]
     ACCEPTANCE_RULE_REJECTION: _ClassVar[AcceptanceRule]
+    ACCEPTANCE_RULE_ADASD: _ClassVar[AcceptanceRule]
+
+class AdasdVariant(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ADASD_VARIANT_UNSPECIFIED: _ClassVar[AdasdVariant]
+    ADASD_VARIANT_BAYES: _ClassVar[AdasdVariant]
+    ADASD_VARIANT_MIDPOINT: _ClassVar[AdasdVariant]
+
+class AdasdLabels(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ADASD_LABELS_UNSPECIFIED: _ClassVar[AdasdLabels]
+    ADASD_LABELS_EXACT: _ClassVar[AdasdLabels]
+    ADASD_LABELS_SELF: _ClassVar[AdasdLabels]
 ACCEPTANCE_RULE_UNSPECIFIED: AcceptanceRule
 ACCEPTANCE_RULE_COUPLED: AcceptanceRule
 ACCEPTANCE_RULE_REJECTION: AcceptanceRule
+ACCEPTANCE_RULE_ADASD: AcceptanceRule
+ADASD_VARIANT_UNSPECIFIED: AdasdVariant
+ADASD_VARIANT_BAYES: AdasdVariant
+ADASD_VARIANT_MIDPOINT: AdasdVariant
+ADASD_LABELS_UNSPECIFIED: AdasdLabels
+ADASD_LABELS_EXACT: AdasdLabels
+ADASD_LABELS_SELF: AdasdLabels
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p")
@@ -27,6 +47,14 @@ class SamplingParams(_message.Message):
     top_p: float
     min_p: float
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ...) -> None: ...
+
+class AdasdOptions(_message.Message):
+    __slots__ = ("variant", "labels")
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    variant: AdasdVariant
+    labels: AdasdLabels
+    def __init__(self, variant: _Optional[_Union[AdasdVariant, str]] = ..., labels: _Optional[_Union[AdasdLabels, str]] = ...) -> None: ...
 
 class SparseDistribution(_message.Message):
     __slots__ = ("token_ids", "weights_fp16", "tail_mass")

@@ -26,13 +26,15 @@ from speculative.v1 import model_info_pb2 as speculative_dot_v1_dot_model__info_
 from speculative.v1 import sampling_pb2 as speculative_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%speculative/v1/verifier_service.proto\x12\x0especulative.v1\x1a\x1fspeculative/v1/model_info.proto\x1a\x1dspeculative/v1/sampling.proto\"\x1f\n\x1dVerifierServiceGetInfoRequest\"y\n\x1eVerifierServiceGetInfoResponse\x12(\n\x05model\x18\x01 \x01(\x0b\x32\x19.speculative.v1.ModelInfo\x12-\n\x06limits\x18\x02 \x01(\x0b\x32\x1d.speculative.v1.ServiceLimits\"\x15\n\x13GetTokenizerRequest\"J\n\x14GetTokenizerResponse\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\x90\x03\n\rVerifyRequest\x12\x32\n\x04open\x18\x01 \x01(\x0b\x32\".speculative.v1.VerifyRequest.OpenH\x00\x12\x34\n\x05\x63heck\x18\x02 \x01(\x0b\x32#.speculative.v1.VerifyRequest.CheckH\x00\x1a\x9a\x01\n\x04Open\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x30\n\x08sampling\x18\x02 \x01(\x0b\x32\x1e.speculative.v1.SamplingParams\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x32\n\nacceptance\x18\x04 \x01(\x0e\x32\x1e.speculative.v1.AcceptanceRuleJ\x04\x08\x14\x10\x18\x1am\n\x05\x43heck\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x17\n\x0f\x64raft_token_ids\x18\x02 \x03(\r\x12\x39\n\rdistributions\x18\x03 \x03(\x0b\x32\".speculative.v1.SparseDistributionB\t\n\x07message\"\xf4\x01\n\x0eVerifyResponse\x12\x39\n\x07verdict\x18\x01 \x01(\x0b\x32&.speculative.v1.VerifyResponse.VerdictH\x00\x1a\x9b\x01\n\x07Verdict\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x14\n\x0c\x61\x63\x63\x65pted_len\x18\x02 \x01(\r\x12\x15\n\rnext_token_id\x18\x03 \x01(\r\x12\x10\n\x08queue_ns\x18\x04 \x01(\x04\x12\x12\n\nforward_ns\x18\x05 \x01(\x04\x12\x12\n\nbatch_size\x18\x06 \x01(\r\x12\x11\n\tqueue_len\x18\x07 \x01(\rJ\x04\x08\x14\x10\x18\x42\t\n\x07message2\xa5\x02\n\x0fVerifierService\x12h\n\x07GetInfo\x12-.speculative.v1.VerifierServiceGetInfoRequest\x1a..speculative.v1.VerifierServiceGetInfoResponse\x12[\n\x0cGetTokenizer\x12#.speculative.v1.GetTokenizerRequest\x1a$.speculative.v1.GetTokenizerResponse0\x01\x12K\n\x06Verify\x12\x1d.speculative.v1.VerifyRequest\x1a\x1e.speculative.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%speculative/v1/verifier_service.proto\x12\x0especulative.v1\x1a\x1fspeculative/v1/model_info.proto\x1a\x1dspeculative/v1/sampling.proto\"\x1f\n\x1dVerifierServiceGetInfoRequest\"y\n\x1eVerifierServiceGetInfoResponse\x12(\n\x05model\x18\x01 \x01(\x0b\x32\x19.speculative.v1.ModelInfo\x12-\n\x06limits\x18\x02 \x01(\x0b\x32\x1d.speculative.v1.ServiceLimits\"\x15\n\x13GetTokenizerRequest\"J\n\x14GetTokenizerResponse\x12\x11\n\tfile_name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\xed\x03\n\rVerifyRequest\x12\x32\n\x04open\x18\x01 \x01(\x0b\x32\".speculative.v1.VerifyRequest.OpenH\x00\x12\x34\n\x05\x63heck\x18\x02 \x01(\x0b\x32#.speculative.v1.VerifyRequest.CheckH\x00\x1a\xf7\x01\n\x04Open\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x30\n\x08sampling\x18\x02 \x01(\x0b\x32\x1e.speculative.v1.SamplingParams\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x32\n\nacceptance\x18\x04 \x01(\x0e\x32\x1e.speculative.v1.AcceptanceRule\x12.\n\x0ewanted_signals\x18\x05 \x03(\x0e\x32\x16.speculative.v1.Signal\x12+\n\x05\x61\x64\x61sd\x18\x06 \x01(\x0b\x32\x1c.speculative.v1.AdasdOptionsJ\x04\x08\x14\x10\x18\x1am\n\x05\x43heck\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x17\n\x0f\x64raft_token_ids\x18\x02 \x03(\r\x12\x39\n\rdistributions\x18\x03 \x03(\x0b\x32\".speculative.v1.SparseDistributionB\t\n\x07message\"\xad\x02\n\x0eVerifyResponse\x12\x39\n\x07verdict\x18\x01 \x01(\x0b\x32&.speculative.v1.VerifyResponse.VerdictH\x00\x1a\xd4\x01\n\x07Verdict\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x14\n\x0c\x61\x63\x63\x65pted_len\x18\x02 \x01(\r\x12\x15\n\rnext_token_id\x18\x03 \x01(\r\x12\x10\n\x08queue_ns\x18\x04 \x01(\x04\x12\x12\n\nforward_ns\x18\x05 \x01(\x04\x12\x12\n\nbatch_size\x18\x06 \x01(\r\x12\x11\n\tqueue_len\x18\x07 \x01(\r\x12\n\n\x02kl\x18\x08 \x03(\x02\x12\x13\n\x0bjs_distance\x18\t \x03(\x02\x12\x16\n\x0etarget_entropy\x18\n \x03(\x02J\x04\x08\x14\x10\x18\x42\t\n\x07message*b\n\x06Signal\x12\x16\n\x12SIGNAL_UNSPECIFIED\x10\x00\x12\r\n\tSIGNAL_KL\x10\x01\x12\x16\n\x12SIGNAL_JS_DISTANCE\x10\x02\x12\x19\n\x15SIGNAL_TARGET_ENTROPY\x10\x03\x32\xa5\x02\n\x0fVerifierService\x12h\n\x07GetInfo\x12-.speculative.v1.VerifierServiceGetInfoRequest\x1a..speculative.v1.VerifierServiceGetInfoResponse\x12[\n\x0cGetTokenizer\x12#.speculative.v1.GetTokenizerRequest\x1a$.speculative.v1.GetTokenizerResponse0\x01\x12K\n\x06Verify\x12\x1d.speculative.v1.VerifyRequest\x1a\x1e.speculative.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'speculative.v1.verifier_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SIGNAL']._serialized_start=1176
+  _globals['_SIGNAL']._serialized_end=1274
   _globals['_VERIFIERSERVICEGETINFOREQUEST']._serialized_start=121
   _globals['_VERIFIERSERVICEGETINFOREQUEST']._serialized_end=152
   _globals['_VERIFIERSERVICEGETINFORESPONSE']._serialized_start=154
@@ -42,15 +44,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTOKENIZERRESPONSE']._serialized_start=300
   _globals['_GETTOKENIZERRESPONSE']._serialized_end=374
   _globals['_VERIFYREQUEST']._serialized_start=377
-  _globals['_VERIFYREQUEST']._serialized_end=777
+  _globals['_VERIFYREQUEST']._serialized_end=870
   _globals['_VERIFYREQUEST_OPEN']._serialized_start=501
-  _globals['_VERIFYREQUEST_OPEN']._serialized_end=655
-  _globals['_VERIFYREQUEST_CHECK']._serialized_start=657
-  _globals['_VERIFYREQUEST_CHECK']._serialized_end=766
-  _globals['_VERIFYRESPONSE']._serialized_start=780
-  _globals['_VERIFYRESPONSE']._serialized_end=1024
-  _globals['_VERIFYRESPONSE_VERDICT']._serialized_start=858
-  _globals['_VERIFYRESPONSE_VERDICT']._serialized_end=1013
-  _globals['_VERIFIERSERVICE']._serialized_start=1027
-  _globals['_VERIFIERSERVICE']._serialized_end=1320
+  _globals['_VERIFYREQUEST_OPEN']._serialized_end=748
+  _globals['_VERIFYREQUEST_CHECK']._serialized_start=750
+  _globals['_VERIFYREQUEST_CHECK']._serialized_end=859
+  _globals['_VERIFYRESPONSE']._serialized_start=873
+  _globals['_VERIFYRESPONSE']._serialized_end=1174
+  _globals['_VERIFYRESPONSE_VERDICT']._serialized_start=951
+  _globals['_VERIFYRESPONSE_VERDICT']._serialized_end=1163
+  _globals['_VERIFIERSERVICE']._serialized_start=1277
+  _globals['_VERIFIERSERVICE']._serialized_end=1570
 # @@protoc_insertion_point(module_scope)

@@ -28,7 +28,14 @@ from speculative.generation import (
 )
 from speculative.messages import ModelInfo
 from speculative.rpc import generation_codec as codec
-from speculative.sampling.types import AcceptanceRule, SamplingParams
+from speculative.sampling.types import (
+    AcceptanceRule,
+    AdasdLabels,
+    AdasdOptions,
+    AdasdVariant,
+    SamplingParams,
+    Signals,
+)
 from speculative.v1 import generation_service_pb2 as pb
 from tests.controller.fakes import INFO
 
@@ -43,17 +50,28 @@ FULL = GenerationRequest(
     sampling=SamplingParams(0.0, 40, 0.5, 0.25),
     seed=2**64 - 1,
     stop=StopConditions(7, ("x", "y" * 1024), (0, 5)),
-    speculation=SpeculationOptions("adasd", {"start": 0.0}, 0, AcceptanceRule.REJECTION),
+    speculation=SpeculationOptions(
+        "adasd",
+        {"start": 0.0},
+        0,
+        AcceptanceRule.ADASD,
+        AdasdOptions(AdasdVariant.MIDPOINT, AdasdLabels.SELF),
+    ),
     round_trace=True,
+    round_signals=True,
 )
 TRACE = RoundTrace(5, (1, 0), (0.5, 0.25), 8, 1.5, 1, 2, 3, 4, 5, 6)
 EVENTS: list[GenerationEvent] = [
     Started(3, 2**64 - 1, "model", "adasd"),
     Delta("é", (0, 7), (TokenOrigin.ACCEPTED, TokenOrigin.RECOVERED), (0, 2), TRACE),
     Delta("", (), (), (), dataclasses.replace(TRACE, stop_entropy_nats=None)),
+    Delta("", (), (), (), dataclasses.replace(TRACE, next_token_id=7, signals=Signals((0.5,), (0.25,), (2.0,)))),
+    Delta("", (), (), (), dataclasses.replace(TRACE, draft_probs=(0.5,), stop_prob=0.0, policy_state={"wvir": 0.1})),
+    Delta("", (), (), (), dataclasses.replace(TRACE, stop_survival=0.5)),
     Delta("x", (1,), (TokenOrigin.BONUS,), (1,)),
     Finished(FinishReason.STOP, None, 0, Usage(3, 2), Statistics(1, 2, 3, 4, 5, (0, 1), 6, 7, 8, 9)),
     Finished(FinishReason.LENGTH, "", None, Usage(0, 0), Statistics()),
+    Finished(FinishReason.STOP, None, None, Usage(0, 0), Statistics(acceptance=AcceptanceRule.ADASD, lossy=True)),
 ]
 
 
@@ -105,6 +123,9 @@ WRONG: list[tuple[str, Callable[[], pb.GenerateRequest]]] = [
     ("stop.stop", lambda: text(stop={"stop": ["a"] * 65})),
     ("speculation.policy_parameters[x]", lambda: text(speculation={"policy_parameters": {"x": float("inf")}})),
     ("speculation.acceptance", lambda: text(speculation={"acceptance": 99})),
+    ("speculation.adasd", lambda: text(speculation={"adasd": {}})),
+    ("speculation.adasd.variant", lambda: text(speculation={"acceptance": 3, "adasd": {"variant": 9}})),
+    ("speculation.adasd.labels", lambda: text(speculation={"acceptance": 3, "adasd": {"labels": 9}})),
 ]
 
 
