@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from speculative.messages import ModelInfo
-from speculative.sampling.types import SamplingParams, SparseLaw
+from speculative.sampling.adasd import Adasd
+from speculative.sampling.types import NO_SIGNALS, SamplingParams, Signal, Signals, SparseLaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class PickRequest:
-    """Coupled (or greedy) picks at `num_rows` rows from `first_row`; the first picks absolute position `position`."""
+    """Coupled (or greedy) picks at `num_rows` rows from `first_row`; the first picks absolute position `position`.
+
+    What is wanted besides is of the warped law; at temperature 0, where that is one-hot, of the law at temperature 1
+    without cuts. It never changes the picks. `signals` are wanted of all rows but the last, the verifier's own;
+    `draft_laws` has the draft's law at each of those, if a signal needs it.
+    """
 
     first_row: int
     num_rows: int
@@ -38,14 +44,21 @@ class PickRequest:
     params: SamplingParams
     seed: int
     want_entropy: bool = False
+    want_prob: bool = False
+    want_law: bool = False
+    draft_laws: tuple[SparseLaw, ...] = ()
+    signals: frozenset[Signal] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """One token for each row, and the warped laws' entropies (nats; empty unless wanted)."""
+    """One token for each row; for each also its law's entropy (nats), its probability, and its law cut; if wanted."""
 
     token_ids: tuple[int, ...]
     entropies_nats: tuple[float, ...]
+    probs: tuple[float, ...] = ()
+    laws: tuple[SparseLaw, ...] = ()
+    signals: Signals = NO_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,8 @@ class Draw:
 class JudgeRequest:
     """Rejection sampling of `draft_token_ids` at rows `first_row` ... `first_row + len(draft_token_ids)`.
 
-    `base_len` is the committed length, hence the absolute position of the first draft token.
+    `base_len` is the committed length, hence the absolute position of the first draft token. With `adasd` that rule
+    says which tokens stand, and learns from them; it must be the session's own. `signals` as in `PickRequest`.
     """
 
     first_row: int
@@ -85,14 +99,17 @@ class JudgeRequest:
     laws: tuple[SparseLaw, ...]
     params: SamplingParams
     seed: int
+    signals: frozenset[Signal] = frozenset()
+    adasd: Adasd | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How many draft tokens stand and the target's own token behind them."""
+    """How many draft tokens stand and the target's own token behind them; and the signals of all draft tokens."""
 
     accepted_len: int
     next_token_id: int
+    signals: Signals = NO_SIGNALS
 
 
 RowRequest = PickRequest | DrawRequest | JudgeRequest

@@ -2,7 +2,8 @@
 
 Rows of all requests are warped together, in groups of like parameters (sampling/warp.py); greedy rows cost one argmax
 and no random number. Picks cross from the device to the host once; judgements twice, because the row that the next
-token is drawn from is known only when the draft tokens have been judged.
+token is drawn from is known only when the draft tokens have been judged. Measures of the laws (entropies, divergences,
+cut laws) are computed where wanted only, and cross with the picks.
 """
 
 import itertools
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from speculative.engine import measures
 from speculative.engine.interface import (
     Draw,
     DrawRequest,
@@ -22,7 +24,9 @@ from speculative.engine.interface import (
     RowOutcome,
     RowRequest,
 )
+from speculative.engine.measures import ENTROPY_ONLY, NOTHING, Wanted
 from speculative.sampling import acceptance, coupling, distribution, rejection
+from speculative.sampling.adasd import Evidence
 from speculative.sampling.counter import Stream, row_key
 from speculative.sampling.types import SamplingParams
 from speculative.sampling.warp import WarpedRows, warp_rows
@@ -32,12 +36,20 @@ _NEUTRAL = SamplingParams()
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """One token wanted of one row, under a row key."""
+    """One token wanted of one row, under a row key; and measures of the row's law."""
 
     row: int
     params: SamplingParams
     key: int
-    want_entropy: bool = False
+    wanted: Wanted = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The winner of a wish's race, and measures of its law."""
+
+    token_id: int
+    measures: Sequence[float]
 
 
 class TorchRows:
@@ -69,55 +81,52 @@ class TorchRows:
                 request.first_row + offset,
                 request.params,
                 0 if request.params.greedy else row_key(request.seed, Stream.RACE, request.position + offset),
-                request.want_entropy,
+                wanted,
             )
             for request in requests
-            for offset in range(request.num_rows)
+            for offset, wanted in enumerate(measures.wanted_of_picks(request))
         ]
         answers = iter(self._race(self._warp(wishes), wishes))
-        outcomes = []
-        for request in requests:
-            own = list(itertools.islice(answers, request.num_rows))
-            entropies = tuple(entropy for _, entropy in own) if request.want_entropy else ()
-            outcomes.append(Picks(tuple(token_id for token_id, _ in own), entropies))
-        return outcomes
+        return [_picks(request, list(itertools.islice(answers, request.num_rows))) for request in requests]
 
     def _draw(self, requests: Sequence[DrawRequest]) -> list[Draw]:
         keys = [row_key(each.seed, Stream.DRAFT, each.position, each.base_len) for each in requests]
-        wishes = [_Wish(each.first_row, each.params, key, True) for each, key in zip(requests, keys, strict=True)]
+        wishes = [
+            _Wish(each.first_row, each.params, key, ENTROPY_ONLY) for each, key in zip(requests, keys, strict=True)
+        ]
         groups = self._warp(wishes)
-        tables = []
-        for group in groups:
-            lead = torch.stack([group.finite.double(), self._entropies(group, wishes)], dim=-1)
-            tables.append(torch.cat([lead, rejection.law_heads(group)], dim=-1))
+        tables = [
+            torch.cat([group.finite.double()[:, None], self._measures(group, wishes), rejection.law_heads(group)], -1)
+            for group in groups
+        ]
         outcomes = {}
-        for number, (finite, entropy, *head) in _to_host(groups, tables):
+        for number, (finite, *measured) in _to_host(groups, tables):
             _check_finite(finite)
-            law = rejection.make_law(head)
-            outcomes[number] = Draw(distribution.draw(law, keys[number]), law, entropy)
+            law = rejection.make_law(measured[measures.HEAD :])
+            outcomes[number] = Draw(distribution.draw(law, keys[number]), law, measured[measures.ENTROPY])
         return [outcomes[number] for number in range(len(requests))]
 
     def _judge(self, requests: Sequence[JudgeRequest]) -> list[Judgement]:
-        wishes, drafts, accepted_lens = [], [], []
-        for request, target_probs in zip(requests, self._target_probs(requests), strict=True):
+        wishes, drafts, accepted_lens, signals = [], [], [], []
+        for request, tokens in zip(requests, self._looks(requests), strict=True):
             laws = [distribution.probabilities(law) for law in request.laws]
             draft_probs = [law.get(each, 0.0) for law, each in zip(laws, request.draft_token_ids, strict=True)]
-            seed, base_len = request.seed, request.base_len
-            accepted_len = acceptance.rejection_accepted_len(draft_probs, target_probs, seed=seed, base_len=base_len)
-            key = acceptance.recover_key(seed, base_len, accepted_len)
+            accepted_len = _accepted_len(request, draft_probs, tokens)
+            key = acceptance.recover_key(request.seed, request.base_len, accepted_len)
             wishes.append(_Wish(request.first_row + accepted_len, request.params, key))
             drafts.append(laws[accepted_len] if accepted_len < len(laws) else {})
             accepted_lens.append(accepted_len)
+            signals.append(measures.signals_of(request.signals, [token.measures for token in tokens]))
         groups = [rejection.residual_rows(group, drafts, self._logits.shape[-1]) for group in self._warp(wishes)]
-        recovered = [token_id for token_id, _ in self._race(groups, wishes)]
-        return list(itertools.starmap(Judgement, zip(accepted_lens, recovered, strict=True)))
+        recovered = [answer.token_id for answer in self._race(groups, wishes)]
+        return list(itertools.starmap(Judgement, zip(accepted_lens, recovered, signals, strict=True)))
 
-    def _target_probs(self, requests: Sequence[JudgeRequest]) -> list[list[float]]:
-        """The warped target's probability of each draft token."""
+    def _looks(self, requests: Sequence[JudgeRequest]) -> list[list["_Look"]]:
+        """The target's law at each draft token, as far as judging it and telling of it needs."""
         wishes = [
-            _Wish(request.first_row + offset, request.params, 0)
+            _Wish(request.first_row + offset, request.params, 0, wanted)
             for request in requests
-            for offset in range(len(request.draft_token_ids))
+            for offset, wanted in enumerate(measures.wanted_of_judgement(request))
         ]
         drafted = torch.tensor(
             [token_id for request in requests for token_id in request.draft_token_ids], device=self._logits.device
@@ -125,42 +134,74 @@ class TorchRows:
         groups = self._warp(wishes)
         tables = []
         for group in groups:
-            log_probs = group.scores_of(drafted[list(group.rows)]) - group.log_totals()
-            tables.append(torch.stack([group.finite.double(), log_probs.exp()], dim=-1))
-        probs = {}
-        for number, (finite, prob) in _to_host(groups, tables):
+            own = drafted[list(group.rows)]
+            lead = torch.stack([group.finite.double(), group.probs_of(own)], dim=-1)
+            tables.append(torch.cat([lead, self._measures(group, wishes, own)], dim=-1))
+        looks = {}
+        for number, (finite, prob, *measured) in _to_host(groups, tables):
             _check_finite(finite)
-            probs[number] = prob
+            looks[number] = _Look(prob, measured)
         numbers = iter(range(len(wishes)))
-        return [[probs[next(numbers)] for _ in request.draft_token_ids] for request in requests]
+        return [[looks[next(numbers)] for _ in request.draft_token_ids] for request in requests]
 
     def _warp(self, wishes: Sequence[_Wish]) -> list[WarpedRows]:
         return list(warp_rows(self._logits, [each.row for each in wishes], [each.params for each in wishes]))
 
-    def _race(self, groups: Sequence[WarpedRows], wishes: Sequence[_Wish]) -> list[tuple[int, float]]:
-        """(winner, entropy or 0) of each wish; `groups` hold the laws of all."""
+    def _race(self, groups: Sequence[WarpedRows], wishes: Sequence[_Wish]) -> list[_Answer]:
+        """The answer to each wish; `groups` hold the laws of all."""
         tables = []
         for group in groups:
             result = _run_race(group, [wishes[number].key for number in group.rows])
-            columns = [group.finite, result.certified, result.token_ids, self._entropies(group, wishes)]
-            tables.append(torch.stack([column.double() for column in columns], dim=-1))
+            lead = torch.stack([group.finite.double(), result.certified.double(), result.token_ids.double()], dim=-1)
+            tables.append(torch.cat([lead, self._measures(group, wishes, result.token_ids)], dim=-1))
         answers = {}
-        for number, (finite, certified, token_id, entropy) in _to_host(groups, tables):
+        for number, (finite, certified, token_id, *measured) in _to_host(groups, tables):
             _check_finite(finite)
-            winner = int(token_id) if certified else _race_again(groups, number, wishes[number].key)
-            answers[number] = winner, entropy
+            answers[number] = _Answer(int(token_id), measured)
+            if not certified:
+                answers[number] = _race_again(groups, number, wishes[number], measured)
         return [answers[number] for number in range(len(wishes))]
 
-    def _entropies(self, group: WarpedRows, wishes: Sequence[_Wish]) -> Tensor:
-        """Entropies of a group's laws where wanted, else 0: [R] float64."""
-        entropies = torch.zeros(len(group.rows), dtype=torch.float64, device=self._logits.device)
-        wanted = [place for place, number in enumerate(group.rows) if wishes[number].want_entropy]
-        if wanted:
-            laws = group.take(wanted)
-            if group.one_hot:
-                laws = self._warp([replace(wishes[number], params=_NEUTRAL) for number in laws.rows])[0]
-            entropies[wanted] = laws.entropies_nats()
-        return entropies
+    def _measures(self, group: WarpedRows, wishes: Sequence[_Wish], token_ids: Tensor | None = None) -> Tensor:
+        """Measures of a group's laws: [R, C] float64, C being what any of the wishes needs."""
+        width = measures.table_width(wish.wanted for wish in wishes)
+        own = [wishes[number] for number in group.rows]
+        laws = group
+        if group.one_hot and any(wish.wanted.any for wish in own):
+            laws = self._warp([replace(wish, params=_NEUTRAL) for wish in own])[0]
+        return measures.measure(laws, [wish.wanted for wish in own], token_ids, width)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the target's law says of a draft token."""
+
+    prob: float
+    measures: Sequence[float]
+
+
+def _picks(request: PickRequest, answers: Sequence[_Answer]) -> Picks:
+    told = [answer.measures for answer in answers]
+    return Picks(
+        token_ids=tuple(answer.token_id for answer in answers),
+        entropies_nats=tuple(each[measures.ENTROPY] for each in told) if request.want_entropy else (),
+        probs=tuple(each[measures.PROB] for each in told) if request.want_prob else (),
+        laws=tuple(rejection.make_law(each[measures.HEAD :]) for each in told) if request.want_law else (),
+        signals=measures.signals_of(request.signals, told[:-1]),
+    )
+
+
+def _accepted_len(request: JudgeRequest, draft_probs: Sequence[float], tokens: Sequence[_Look]) -> int:
+    if request.adasd is None:
+        target_probs = [token.prob for token in tokens]
+        return acceptance.rejection_accepted_len(
+            draft_probs, target_probs, seed=request.seed, base_len=request.base_len
+        )
+    evidence = [
+        Evidence(draft_prob, token.prob, token.measures[measures.JS_DISTANCE], token.measures[measures.PROB] > 0.0)
+        for draft_prob, token in zip(draft_probs, tokens, strict=True)
+    ]
+    return request.adasd.accepted_len(evidence, seed=request.seed, base_len=request.base_len)
 
 
 def _run_race(group: WarpedRows, keys: Sequence[int]) -> coupling.RaceResult:
@@ -172,10 +213,15 @@ def _run_race(group: WarpedRows, keys: Sequence[int]) -> coupling.RaceResult:
     return coupling.RaceResult(coupling.race_exact(group.scores, keys, group.token_ids), certain)
 
 
-def _race_again(groups: Sequence[WarpedRows], number: int, key: int) -> int:
-    """The winner of one wish's row, for certain."""
+def _race_again(groups: Sequence[WarpedRows], number: int, wish: _Wish, measured: Sequence[float]) -> _Answer:
+    """The answer to one wish, for certain; `measured` belongs to the doubtful answer."""
     group = next(each for each in groups if number in each.rows)
-    return int(coupling.race_exact(group.take([group.rows.index(number)]).scores, [key]))
+    row = group.take([group.rows.index(number)])
+    winner = coupling.race_exact(row.scores, [wish.key])
+    if wish.wanted.prob:
+        measured = list(measured)
+        measured[measures.PROB] = float(row.probs_of(winner))
+    return _Answer(int(winner), measured)
 
 
 def _to_host(groups: Sequence[WarpedRows], tables: Sequence[Tensor]) -> Iterator[tuple[int, list[float]]]:

@@ -47,10 +47,15 @@ def rejection_accepted_len(
     first. A token of draft probability zero cannot have been drawn, and never stands; nor does one the target excludes.
     """
     for index, (draft_prob, target_prob) in enumerate(zip(draft_probs, target_probs, strict=True)):
-        number = counter.uniform(counter.row_key(seed, Stream.ACCEPT, base_len + index, base_len))
-        if draft_prob <= 0.0 or number * draft_prob >= target_prob:
+        if not stands(draft_prob, target_prob, seed=seed, position=base_len + index, base_len=base_len):
             return index
     return len(draft_probs)
+
+
+def stands(draft_prob: float, target_prob: float, *, seed: int, position: int, base_len: int) -> bool:
+    """Whether the rejection rule lets the draft token at `position` stand."""
+    number = counter.uniform(counter.row_key(seed, Stream.ACCEPT, position, base_len))
+    return draft_prob > 0.0 and number * draft_prob < target_prob
 
 
 def recover_key(seed: int, base_len: int, accepted_len: int) -> int:
@@ -90,7 +95,12 @@ def judge(
         seed=seed,
         base_len=base_len,
     )
-    law = targets[accepted_len]
-    if accepted_len < len(draft_token_ids):
-        law = residual(law, drafts[accepted_len])
-    return accepted_len, counter.race(recover_key(seed, base_len, accepted_len), law.items())
+    draft = drafts[accepted_len] if accepted_len < len(drafts) else {}
+    key = recover_key(seed, base_len, accepted_len)
+    return accepted_len, recover(targets[accepted_len], draft, key)
+
+
+def recover(target: Mapping[int, float], draft: Mapping[int, float], key: int) -> int:
+    """The recovered token, or the bonus token where `draft` is empty, under row key `key`."""
+    law = residual(target, draft) if draft else target
+    return counter.race(key, law.items())

@@ -34,6 +34,8 @@ class Stream(enum.IntEnum):
     """Whether a draft token stands (rejection rule)."""
     RECOVER = 3
     """The draw of a recovered or bonus token (rejection rule)."""
+    ADASD = 4
+    """Whether a draft token stands (AdaSD's acceptance)."""
 
 
 def row_key(seed: int, stream: Stream, position: int, base_len: int | None = None) -> int:

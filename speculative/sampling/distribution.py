@@ -55,6 +55,11 @@ def probabilities(law: SparseLaw) -> dict[int, float]:
     return {token_id: weight / total for token_id, weight in zip(law.token_ids, law.weights, strict=True)}
 
 
+def full_probability(law: SparseLaw, token_id: int) -> float:
+    """The probability of one of its ids in the full warped law that `law` was cut from."""
+    return probabilities(law)[token_id] * (1.0 - law.tail_mass)
+
+
 def draw(law: SparseLaw, key: int) -> int:
     """A token distributed as `probabilities(law)`, by the race under row key `key`."""
     return counter.race(key, zip(law.token_ids, law.weights, strict=True))

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from speculative.sampling.types import SparseLaw
 
-_LEAST_PROBABILITY = 1e-8
+LEAST_PROBABILITY = 1e-8
 """Probabilities are clamped to this from below before logarithms are taken (arXiv 2509.01083, the authors' code)."""
 
 
 def kl_divergence_nats(target_probs: Sequence[float], draft: SparseLaw) -> float:
     """KL(target || draft) in nats (arXiv 2509.01083); `target_probs[i]` is the target's of `draft.token_ids[i]`."""
     pairs = _merged(target_probs, draft)
-    clamped = ((max(t, _LEAST_PROBABILITY), max(d, _LEAST_PROBABILITY)) for t, d in pairs)
+    clamped = ((max(t, LEAST_PROBABILITY), max(d, LEAST_PROBABILITY)) for t, d in pairs)
     return max(0.0, math.fsum(t * math.log(t / d) for t, d in clamped))
 
 

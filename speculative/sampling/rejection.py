@@ -12,6 +12,9 @@ from speculative.sampling import distribution
 from speculative.sampling.types import SparseLaw
 from speculative.sampling.warp import WarpedRows
 
+HEAD_SIZE = 1 + 2 * distribution.MAX_LAW_SIZE
+"""Numbers in the head of a law."""
+
 
 def law_heads(laws: WarpedRows, size: int = distribution.MAX_LAW_SIZE) -> Tensor:
     """The likeliest ids of each law as `make_law` takes them: [R, 1 + 2 * size] float64."""

@@ -70,10 +70,15 @@ class WarpedRows:
         return total.log() - weighted / total
 
     def scores_of(self, token_ids: Tensor) -> Tensor:
-        """The score of one id for each row: [R] int64 -> [R] float32."""
+        """The scores of some ids of each row: [R, L] int64 -> [R, L] float32."""
         if self.token_ids is None:
-            return self.scores.gather(-1, token_ids[:, None]).squeeze(-1)
-        return self.scores.where(self.token_ids == token_ids[:, None], -torch.inf).amax(-1)
+            return self.scores.gather(-1, token_ids)
+        found = self.token_ids[:, None, :] == token_ids[:, :, None]
+        return self.scores[:, None, :].where(found, -torch.inf).amax(-1)
+
+    def probs_of(self, token_ids: Tensor) -> Tensor:
+        """The probability of one id for each row: [R] int64 -> [R] float64."""
+        return (self.scores_of(token_ids[:, None]).squeeze(-1).double() - self.log_totals()).exp_()
 
     def most_likely(self, count: int) -> tuple[Tensor, Tensor]:
         """(ids [R, c] int64, scores [R, c]) of the `count` most likely tokens, in order; c may be less than count."""

@@ -235,8 +235,10 @@ def test_scores_of_single_ids_are_those_of_the_dense_row(params: SamplingParams)
     logits = random_logits(3, 2000)
     group = group_of(params, logits)
     for token_ids in (logits.argmax(-1), logits.argmin(-1), torch.tensor([0, 5, 1999])):
-        expected = group.dense(2000).gather(-1, token_ids[:, None])[:, 0]
-        assert torch.equal(group.scores_of(token_ids), expected)
+        several = torch.stack([token_ids, token_ids.flip(0)], dim=-1)
+        assert torch.equal(group.scores_of(several), group.dense(2000).gather(-1, several))
+        probs = group.dense(2000).double().softmax(-1).gather(-1, token_ids[:, None])[:, 0]
+        torch.testing.assert_close(group.probs_of(token_ids), probs, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("params", GROUPS.values(), ids=GROUPS)

@@ -1,0 +1,138 @@
+"""Numbers that describe the laws of rows: entropies, probabilities, divergences, cut laws. Only where wanted.
+
+They are of warped laws; of one-hot ones, at temperature 0, the caller gives the laws at temperature 1 without cuts.
+All measures of a row are numbers in one table row, so that they cross from the device to the host together.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from speculative.engine.interface import JudgeRequest, PickRequest
+from speculative.sampling import divergence_rows, rejection
+from speculative.sampling.types import Signal, Signals, SparseLaw
+from speculative.sampling.warp import WarpedRows
+
+ENTROPY, PROB, KL, JS_DISTANCE, HEAD = range(5)
+"""Columns: entropy and KL in nats, the probability of one token; from HEAD on the head of the cut law."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be measured of one row's law; `draft` is the draft's law there, for divergences."""
+
+    entropy: bool = False
+    prob: bool = False
+    kl: bool = False
+    js_distance: bool = False
+    law: bool = False
+    draft: SparseLaw | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to measure."""
+        return self.entropy or self.prob or self.kl or self.js_distance or self.law
+
+
+NOTHING = Wanted()
+ENTROPY_ONLY = Wanted(entropy=True)
+
+
+def wanted_of_picks(request: PickRequest) -> list[Wanted]:
+    """For each row of a request.
+
+    The last row, the verifier's own, is not told of; it is measured like the one before it, so that all rows of a batch
+    can be computed together.
+    """
+    signals, laws = request.signals, request.draft_laws
+    plain = not (signals or request.want_entropy or request.want_prob or request.want_law)
+    if plain:
+        return [NOTHING] * request.num_rows
+    return [
+        Wanted(
+            entropy=request.want_entropy or Signal.TARGET_ENTROPY in signals,
+            prob=request.want_prob,
+            kl=Signal.KL in signals,
+            js_distance=Signal.JS_DISTANCE in signals,
+            law=request.want_law,
+            draft=laws[min(offset, len(laws) - 1)] if laws else None,
+        )
+        for offset in range(request.num_rows)
+    ]
+
+
+def wanted_of_judgement(request: JudgeRequest) -> list[Wanted]:
+    """For each draft token of a request."""
+    signals, by_distance = request.signals, request.adasd is not None
+    return [
+        Wanted(
+            entropy=Signal.TARGET_ENTROPY in signals,
+            prob=by_distance,
+            kl=Signal.KL in signals,
+            js_distance=by_distance or Signal.JS_DISTANCE in signals,
+            draft=law,
+        )
+        for law in request.laws
+    ]
+
+
+def table_width(wanted: Iterable[Wanted]) -> int:
+    """Columns that all rows of one transfer need."""
+    width = 0
+    for each in wanted:
+        if each.law:
+            return HEAD + rejection.HEAD_SIZE
+        if each.any:
+            width = HEAD
+    return width
+
+
+def measure(laws: WarpedRows, wanted: Sequence[Wanted], token_ids: Tensor | None, width: int) -> Tensor:
+    """Measures of each row, zero where not wanted: [R, width] float64.
+
+    `token_ids` [R] are the tokens whose probability may be wanted.
+    """
+    table = torch.zeros((len(wanted), width), dtype=torch.float64, device=laws.scores.device)
+
+    def fill(columns: int | slice, places: list[int], compute: Callable[[WarpedRows], Tensor]) -> None:
+        if len(places) == len(wanted):
+            table[:, columns] = compute(laws)
+        elif places:
+            table[places, columns] = compute(laws.take(places))
+
+    fill(ENTROPY, _places(wanted, lambda each: each.entropy), WarpedRows.entropies_nats)
+    fill(slice(HEAD, None), _places(wanted, lambda each: each.law), rejection.law_heads)
+    with_prob = _places(wanted, lambda each: each.prob)
+    if with_prob:
+        assert token_ids is not None
+        fill(PROB, with_prob, lambda some: some.probs_of(token_ids[with_prob]))
+    _compare(table, laws, wanted)
+    return table
+
+
+def signals_of(wanted: frozenset[Signal], measures: Sequence[Sequence[float]]) -> Signals:
+    """The signals of draft tokens, from the measures of their rows."""
+    return Signals(
+        kl_nats=tuple(each[KL] for each in measures) if Signal.KL in wanted else (),
+        js_distance=tuple(each[JS_DISTANCE] for each in measures) if Signal.JS_DISTANCE in wanted else (),
+        target_entropies_nats=tuple(each[ENTROPY] for each in measures) if Signal.TARGET_ENTROPY in wanted else (),
+    )
+
+
+def _places(wanted: Sequence[Wanted], wants: Callable[[Wanted], bool]) -> list[int]:
+    return [place for place, each in enumerate(wanted) if wants(each)]
+
+
+def _compare(table: Tensor, laws: WarpedRows, wanted: Sequence[Wanted]) -> None:
+    """Writes the divergences of `laws` from the draft's laws where wanted."""
+    drafts = {p: each.draft for p, each in enumerate(wanted) if each.draft and (each.kl or each.js_distance)}
+    if not drafts:
+        return
+    places = list(drafts)
+    merged = divergence_rows.merge(laws.take(places), list(drafts.values()))
+    if any(wanted[place].kl for place in places):
+        table[places, KL] = divergence_rows.kl_divergences_nats(merged)
+    if any(wanted[place].js_distance for place in places):
+        table[places, JS_DISTANCE] = divergence_rows.js_distances(merged)
