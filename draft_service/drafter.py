@@ -17,6 +17,7 @@ from speculative.engine.session import Session
 from speculative.engine.worker import Engine
 from speculative.errors import StalePrefixError
 from speculative.messages import Advance, Drafted, DraftOpen, ModelInfo, StopReason
+from speculative.sampling import distribution
 from speculative.sampling.types import SamplingParams, SparseLaw
 
 
@@ -91,6 +92,7 @@ class DraftSession:
             stop_reason=reason,
             drafted_ahead=0,
             draft_ns=self._clock_ns() - started_ns,
+            draft_probs=tuple(token.prob for token in tokens if token.prob is not None),
         )
 
     def _commit(self, advance: Advance) -> None:
@@ -118,7 +120,7 @@ class DraftSession:
             return (), StopReason.CONTEXT
         if advance.max_tokens == 0:
             return (), StopReason.MAX_TOKENS
-        job = DraftJob(self._held, self._opening, self._engine.info, advance.max_tokens, advance.stop_entropy_nats)
+        job = DraftJob(self._held, self._opening, self._engine.info, advance)
         await self._engine.run(job)
         return job.drafted, job.stop_reason
 
@@ -142,29 +144,35 @@ def _replace_tail(session: Session, base_len: int, token_ids: Sequence[int]) -> 
 
 @dataclass(frozen=True, slots=True)
 class DraftToken:
-    """A drafted token; `law` is what it was drawn from, if the session asked for laws."""
+    """A drafted token; its draft law and its probability in that, if they are wanted."""
 
     token_id: int
     entropy_nats: float
     law: SparseLaw | None = None
+    prob: float | None = None
 
 
 @dataclass(slots=True, eq=False)
 class DraftJob:
     """Drafts a chunk of at least one token, one token a step.
 
-    It ends after a token that ends a sequence, whose law had more entropy than `stop_entropy_nats` (the token stays in
-    the chunk: dropping it after it was drawn would bias the output), that is the last one asked for, or behind which
-    the context is full; the first of these in this order is the reason.
+    It ends after a token that ends a sequence, at which a stop rule of `advance` fires (entropy, probability,
+    survival), that is the last one asked for, or behind which the context is full; the first of these in this order is
+    the reason. The token stays in the chunk in any case: dropping it after it was drawn would bias the output.
     """
 
     session: Session
     opening: DraftOpen
     info: ModelInfo
-    max_tokens: int
-    stop_entropy_nats: float | None
+    advance: Advance
     drafted: list[DraftToken] = field(default_factory=list)
     stop_reason: StopReason = StopReason.MAX_TOKENS
+    survival: float = 1.0
+    """Product of the drafted tokens' probabilities."""
+
+    @property
+    def _wants_probs(self) -> bool:
+        return self.opening.draft_probs or self.advance.stops_by_prob
 
     @property
     def extra_token_ids(self) -> tuple[int, ...]:
@@ -179,14 +187,25 @@ class DraftJob:
     def request(self, first_row: int) -> RowRequest:
         """The next token: the shared race's pick, or a draw from a law that is sent along."""
         position, opening = len(self.session.token_ids), self.opening
-        if opening.distribution:
+        if opening.draws_from_laws:
             return DrawRequest(first_row, position, self.session.committed_len, opening.sampling, opening.seed)
-        return PickRequest(first_row, 1, position, opening.sampling, opening.seed, want_entropy=True)
+        return PickRequest(
+            first_row,
+            1,
+            position,
+            opening.sampling,
+            opening.seed,
+            want_entropy=True,
+            want_prob=self._wants_probs,
+            want_law=opening.tells_laws,
+        )
 
     def consume(self, outcome: RowOutcome | None) -> bool:
         """Takes the token; True when the chunk ends with it."""
-        token = _token_of(outcome)
+        token = self._token_of(outcome)
         self.drafted.append(token)
+        if token.prob is not None:
+            self.survival *= token.prob
         self.session.token_ids.append(token.token_id)
         self.session.cached_len = len(self.session.token_ids) - 1
         reason = self._reason_to_stop(token)
@@ -197,18 +216,33 @@ class DraftJob:
     def _reason_to_stop(self, token: DraftToken) -> StopReason | None:
         if token.token_id in self.info.eos_token_ids:
             return StopReason.END_OF_SEQUENCE
-        if self.stop_entropy_nats is not None and token.entropy_nats > self.stop_entropy_nats:
-            return StopReason.ENTROPY
-        if len(self.drafted) == self.max_tokens:
+        if reason := self._fired_rule(token):
+            return reason
+        if len(self.drafted) == self.advance.max_tokens:
             return StopReason.MAX_TOKENS
         if len(self.session.token_ids) == self.info.context_length:
             return StopReason.CONTEXT
         return None
 
+    def _fired_rule(self, token: DraftToken) -> StopReason | None:
+        advance = self.advance
+        if advance.stop_entropy_nats is not None and token.entropy_nats > advance.stop_entropy_nats:
+            return StopReason.ENTROPY
+        if token.prob is None:
+            return None
+        if advance.stop_prob is not None and token.prob < advance.stop_prob:
+            return StopReason.PROBABILITY
+        if advance.stop_survival is not None and self.survival < advance.stop_survival:
+            return StopReason.SURVIVAL
+        return None
 
-def _token_of(outcome: RowOutcome | None) -> DraftToken:
-    if isinstance(outcome, Draw):
-        return DraftToken(outcome.token_id, outcome.entropy_nats, outcome.law)
-    if isinstance(outcome, Picks):
-        return DraftToken(outcome.token_ids[0], outcome.entropies_nats[0])
-    raise TypeError(f"a draft step cannot end in {outcome!r}")
+    def _token_of(self, outcome: RowOutcome | None) -> DraftToken:
+        if isinstance(outcome, Draw):
+            law, token_id = outcome.law, outcome.token_id
+            prob = distribution.full_probability(law, token_id) if self._wants_probs else None
+            return DraftToken(token_id, outcome.entropy_nats, law, prob)
+        if isinstance(outcome, Picks):
+            picked_law = outcome.laws[0] if outcome.laws else None
+            prob = outcome.probs[0] if outcome.probs else None
+            return DraftToken(outcome.token_ids[0], outcome.entropies_nats[0], picked_law, prob)
+        raise TypeError(f"a draft step cannot end in {outcome!r}")

@@ -19,8 +19,10 @@ from speculative.engine.session import Session
 from speculative.engine.worker import Engine
 from speculative.errors import ContextLengthError, InvalidRequestError, StalePrefixError
 from speculative.messages import Check, ModelInfo, Verdict, VerifyOpen
+from speculative.sampling import distribution
 from speculative.sampling.acceptance import coupled_accepted_len
-from speculative.sampling.types import AcceptanceRule, SamplingParams
+from speculative.sampling.adasd import Adasd
+from speculative.sampling.types import NO_SIGNALS, AcceptanceRule, SamplingParams, Signal, Signals
 
 
 class Verifier:
@@ -66,18 +68,21 @@ class VerifySession:
         self._engine = engine
         self._held = held
         self._opening = opening
+        lossy = opening.acceptance is AcceptanceRule.ADASD
+        self._adasd = Adasd(opening.adasd, raw=opening.sampling.greedy) if lossy else None
         self._last: tuple[Check, Verdict] | None = None
 
     async def check(self, check: Check) -> Verdict:
         """Judges a chunk and commits what stands of it and one token more. The last Check, repeated, gets the same.
 
         Raises StalePrefixError when `base_len` is not the committed length, ContextLengthError when there is no room,
-        InvalidRequestError when the rule needs laws that are missing.
+        InvalidRequestError when the rule or a signal needs laws that are missing, or a law that the rule judges by
+        cannot have produced its token.
         """
         if self._last is not None and self._last[0] == check:
             return self._last[1]
         self._examine(check)
-        job = VerifyJob(self._held, check, self._opening)
+        job = VerifyJob(self._held, check, self._opening, self._adasd)
         times = await self._engine.run(job)
         verdict = Verdict(
             base_len=check.base_len,
@@ -87,6 +92,7 @@ class VerifySession:
             forward_ns=times.forward_ns,
             batch_size=times.batch_size,
             queue_len=times.queue_len,
+            signals=job.signals,
         )
         self._last = (check, verdict)
         return verdict
@@ -97,9 +103,13 @@ class VerifySession:
         needed_len = check.base_len + len(check.draft_token_ids) + 1
         if needed_len > self._engine.info.context_length:
             raise ContextLengthError(needed_len, self._engine.info.context_length)
-        by_rejection = self._opening.acceptance is AcceptanceRule.REJECTION
-        if by_rejection and len(check.laws) != len(check.draft_token_ids):
-            raise InvalidRequestError("check.distributions", "REJECTION needs the law of every draft token")
+        if self._opening.needs_laws and len(check.laws) != len(check.draft_token_ids):
+            raise InvalidRequestError(
+                "check.distributions", "REJECTION, ADASD, KL and JS_DISTANCE need the law of every draft token"
+            )
+        if self._opening.acceptance.needs_laws:
+            for index, (token_id, law) in enumerate(zip(check.draft_token_ids, check.laws, strict=True)):
+                distribution.check_drawn(token_id, law, f"check.distributions[{index}]")
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +119,10 @@ class VerifyJob:
     session: Session
     chunk: Check
     opening: VerifyOpen
+    adasd: Adasd | None = None
+    """The session's own, if its rule is ADASD."""
     accepted_len: int = 0
+    signals: Signals = NO_SIGNALS
 
     @property
     def extra_token_ids(self) -> tuple[int, ...]:
@@ -122,18 +135,39 @@ class VerifyJob:
         return len(self.chunk.draft_token_ids) + 1
 
     def request(self, first_row: int) -> RowRequest:
-        """The target's own picks at all positions, or the rejection rule's judgement."""
-        opening, base_len = self.opening, self.chunk.base_len
-        if opening.acceptance is AcceptanceRule.REJECTION:
+        """The target's own picks at all positions, or a judgement by the draft's laws."""
+        opening, chunk = self.opening, self.chunk
+        if opening.acceptance.needs_laws:
             return JudgeRequest(
-                first_row, base_len, self.chunk.draft_token_ids, self.chunk.laws, opening.sampling, opening.seed
+                first_row,
+                chunk.base_len,
+                chunk.draft_token_ids,
+                chunk.laws,
+                opening.sampling,
+                opening.seed,
+                signals=self._signals,
+                adasd=self.adasd,
             )
-        return PickRequest(first_row, self.num_rows, base_len, opening.sampling, opening.seed)
+        return PickRequest(
+            first_row,
+            self.num_rows,
+            chunk.base_len,
+            opening.sampling,
+            opening.seed,
+            draft_laws=chunk.laws if self._signals else (),
+            signals=self._signals,
+        )
+
+    @property
+    def _signals(self) -> frozenset[Signal]:
+        """What is to be told of the draft tokens."""
+        return self.opening.wanted_signals if self.chunk.draft_token_ids else frozenset()
 
     def consume(self, outcome: RowOutcome | None) -> bool:
         """Commits what stands and the token behind it; what was rejected stays behind `cached_len` as garbage."""
         judgement = self._judgement(outcome)
         self.accepted_len = judgement.accepted_len
+        self.signals = judgement.signals
         session = self.session
         session.token_ids.extend(self.chunk.draft_token_ids[: judgement.accepted_len])
         session.cached_len = len(session.token_ids)
@@ -146,5 +180,5 @@ class VerifyJob:
             return outcome
         if isinstance(outcome, Picks):
             accepted_len = coupled_accepted_len(self.chunk.draft_token_ids, outcome.token_ids)
-            return Judgement(accepted_len, outcome.token_ids[accepted_len])
+            return Judgement(accepted_len, outcome.token_ids[accepted_len], outcome.signals)
         raise TypeError(f"a verification cannot end in {outcome!r}")

@@ -59,7 +59,7 @@ async def test_a_session_drafts_and_verifies_over_the_wire() -> None:
 
 async def test_laws_arrive_bit_for_bit_and_are_judged() -> None:
     async with draft_server("emulated:target") as drafting, verifier_server() as verifying:
-        opened = draft_open(distribution=True)
+        opened = draft_open(acceptance=AcceptanceRule.REJECTION)
         (message,) = await draft(drafting, [opened, codec.encode_advance(Advance(2, (), 5))])
         response = draft_service_pb2.DraftResponse(drafted=message)
         drafted = codec.decode_drafted(response, 1000)
@@ -127,7 +127,10 @@ async def test_the_draft_service_names_the_field_that_is_wrong(requests: list[An
         ([verify_open(), codec.encode_check(Check(2, (10**6,)))], "check.draft_token_ids"),
         ([verify_open(acceptance=AcceptanceRule.REJECTION), codec.encode_check(Check(2, (0,)))], "check.distributions"),
         (
-            [verify_open(), codec.encode_check(Check(2, (0,), (SparseLaw((1,), (1.0,)),)))],
+            [
+                verify_open(acceptance=AcceptanceRule.REJECTION),
+                codec.encode_check(Check(2, (0,), (SparseLaw((1,), (1.0,)),))),
+            ],
             "check.distributions[0]",
         ),
     ],

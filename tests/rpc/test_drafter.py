@@ -1,5 +1,6 @@
 """Promises of drafting: a chunk depends on the committed prefix alone, however the session got there."""
 
+import dataclasses
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,7 +11,7 @@ from draft_service.drafter import Drafter, DraftSession
 from speculative.engine.worker import Engine
 from speculative.errors import CapacityError, StalePrefixError
 from speculative.messages import Advance, Drafted, DraftOpen, StopReason
-from speculative.sampling.types import SamplingParams
+from speculative.sampling.types import AcceptanceRule, SamplingParams
 from tests.support.engines import RecordingRunner, running_engine, sessions_become
 
 MODEL = "emulated:draft?eos_rate=0&context=300"
@@ -51,7 +52,7 @@ async def chunk(
 
 async def fresh(engine: Engine, prefix: tuple[int, ...], max_tokens: int, like: DraftOpen) -> Drafted:
     """The chunk that a session gives that was opened with the whole prefix."""
-    reopened = DraftOpen(prefix, like.sampling, like.seed, like.distribution)
+    reopened = dataclasses.replace(like, prompt_token_ids=prefix)
     async with Drafter(engine).session(reopened) as session:
         return await chunk(session, len(prefix), max_tokens=max_tokens)
 
@@ -72,13 +73,17 @@ async def test_a_chunk_has_the_asked_length_and_an_entropy_for_each_token(engine
     assert drafted.draft_ns > 0
 
 
-@pytest.mark.parametrize("distribution", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"acceptance": AcceptanceRule.REJECTION}, {"distribution": True, "draft_probs": True}],
+    ids=["coupled", "rejection", "coupled, with laws"],
+)
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED])
 async def test_any_history_of_rounds_gives_the_chunk_of_the_committed_prefix(
-    engine: Engine, params: SamplingParams, distribution: bool
+    engine: Engine, params: SamplingParams, options: dict[str, Any]
 ) -> None:
     choices = random.Random(3)
-    opened = opening(params=params, distribution=distribution)
+    opened = opening(params=params, **options)
     async with Drafter(engine).session(opened) as session:
         prefix: tuple[int, ...] = PROMPT
         committed: tuple[int, ...] = ()
@@ -173,9 +178,10 @@ async def test_drafting_stops_behind_the_first_token_of_too_much_entropy(engine:
 
 
 async def test_an_entropy_equal_to_the_threshold_does_not_stop(engine: Engine) -> None:
-    async with Drafter(engine).session(opening(params=GREEDY)) as session:
-        drafted = await chunk(session, 3, max_tokens=8, stop=0.0)  # greedy laws have no entropy at all
-    assert len(drafted.token_ids) == 8
+    whole = await fresh(engine, PROMPT, 8, opening())
+    async with Drafter(engine).session(opening()) as session:
+        drafted = await chunk(session, 3, max_tokens=8, stop=max(whole.entropies_nats))
+    assert drafted.token_ids == whole.token_ids
 
 
 async def test_drafting_stops_behind_the_end_of_the_sequence() -> None:
@@ -229,7 +235,7 @@ async def test_a_prompt_at_the_edge_of_the_drafts_context_is_no_error(length: in
 
 
 async def test_laws_come_with_their_tokens_when_asked_for(engine: Engine) -> None:
-    async with Drafter(engine).session(opening(distribution=True)) as session:
+    async with Drafter(engine).session(opening(acceptance=AcceptanceRule.REJECTION)) as session:
         drafted = await chunk(session, 3, max_tokens=5)
     assert len(drafted.laws) == len(drafted.token_ids) == 5
     for token_id, law in zip(drafted.token_ids, drafted.laws, strict=True):

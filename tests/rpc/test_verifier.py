@@ -1,7 +1,7 @@
 """Promises of verification: what is committed is the target's own output, whatever the draft proposes."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
@@ -9,7 +9,7 @@ from draft_service.drafter import Drafter
 from speculative.engine.worker import Engine
 from speculative.errors import CapacityError, ContextLengthError, InvalidRequestError, StalePrefixError
 from speculative.messages import Advance, Check, DraftOpen, Verdict, VerifyOpen
-from speculative.sampling.types import AcceptanceRule, SamplingParams, SparseLaw
+from speculative.sampling.types import NO_SIGNALS, AcceptanceRule, SamplingParams, Signal, SparseLaw
 from tests.support.engines import RecordingRunner, running_engine, sessions_become
 from verifier_service.verifier import Verifier
 
@@ -39,8 +39,9 @@ def opening(
     prompt: tuple[int, ...] = PROMPT,
     params: SamplingParams = SAMPLED,
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED,
+    signals: Iterable[Signal] = (),
 ) -> VerifyOpen:
-    return VerifyOpen(prompt, params, seed=7, acceptance=acceptance)
+    return VerifyOpen(prompt, params, seed=7, acceptance=acceptance, wanted_signals=frozenset(signals))
 
 
 async def target_alone(engine: Engine, count: int, params: SamplingParams = SAMPLED) -> tuple[int, ...]:
@@ -97,7 +98,7 @@ async def test_a_draft_equal_to_the_target_is_always_accepted(engine: Engine, pa
 
 
 async def test_a_draft_equal_to_the_target_is_always_accepted_by_rejection_too(engine: Engine) -> None:
-    drafting = DraftOpen(PROMPT, SAMPLED, seed=7, distribution=True)
+    drafting = DraftOpen(PROMPT, SAMPLED, seed=7, acceptance=AcceptanceRule.REJECTION)
     opened = opening(acceptance=AcceptanceRule.REJECTION)
     async with Verifier(engine, {}).session(opened) as session, Drafter(engine).session(drafting) as draft:
         base_len, accepted = 3, 0
@@ -225,6 +226,42 @@ async def test_rejection_needs_every_law(engine: Engine, laws: tuple[SparseLaw, 
         with pytest.raises(InvalidRequestError) as error:
             await session.check(Check(3, (1, 1), laws))
     assert error.value.field == "check.distributions"
+
+
+LAW_OF_1 = SparseLaw((1, 2), (1.0, 0.5))
+
+
+@pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION, AcceptanceRule.ADASD])
+@pytest.mark.parametrize("law", [SparseLaw((2,), (1.0,)), SparseLaw((2, 1), (1.0, 0.0))])
+async def test_a_law_that_cannot_have_produced_its_token_is_refused_where_it_judges(
+    engine: Engine, rule: AcceptanceRule, law: SparseLaw
+) -> None:
+    async with Verifier(engine, {}).session(opening(acceptance=rule)) as session:
+        with pytest.raises(InvalidRequestError) as error:
+            await session.check(Check(3, (1, 1), (LAW_OF_1, law)))
+    assert error.value.field == "check.distributions[1]"
+
+
+@pytest.mark.parametrize("signal", [Signal.KL, Signal.JS_DISTANCE])
+async def test_divergences_need_every_law_and_may_miss_the_token(engine: Engine, signal: Signal) -> None:
+    async with Verifier(engine, {}).session(opening(signals={signal})) as session:
+        with pytest.raises(InvalidRequestError) as error:
+            await session.check(Check(3, (1, 1), (LAW_OF_1,)))
+        verdict = await session.check(Check(3, (1, 3), (LAW_OF_1, LAW_OF_1)))
+        plain = await session.check(Check(verdict.base_len + verdict.accepted_len + 1, ()))
+    assert error.value.field == "check.distributions"
+    signals = verdict.signals.kl_nats if signal is Signal.KL else verdict.signals.js_distance
+    assert len(signals) == 2
+    assert plain.signals == NO_SIGNALS
+
+
+async def test_signals_come_only_when_wanted(engine: Engine) -> None:
+    async with Verifier(engine, {}).session(opening()) as session:
+        assert (await session.check(Check(3, (1,), (LAW_OF_1,)))).signals == NO_SIGNALS
+    async with Verifier(engine, {}).session(opening(signals={Signal.TARGET_ENTROPY})) as session:
+        signals = (await session.check(Check(3, (1, 2)))).signals
+    assert len(signals.target_entropies_nats) == 2
+    assert signals.kl_nats == signals.js_distance == ()
 
 
 async def test_rejection_without_a_draft_is_a_plain_step(engine: Engine) -> None:
