@@ -40,9 +40,11 @@ PLAIN = "transformers generate"
 OFF = "outrider, speculation off"
 POLICIES: Mapping[str, SpeculationOptions] = {
     OFF: SpeculationOptions("off"),
-    "outrider, fixed 4": SpeculationOptions("fixed", {"length": 4}),
-    "outrider, adasd": SpeculationOptions("adasd"),
+    "outrider, fixed 4": SpeculationOptions("fixed", {"length": 4, "guard": 0}),
+    "outrider, adasd": SpeculationOptions("adasd", {"guard": 0}),
+    "outrider, default policy": SpeculationOptions(),
 }
+"""The default policy is guarded: it drafts less, or not at all, where drafting does not pay. The others are not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "outrider, speculation off",
         "outrider, fixed 4",
         "outrider, adasd",
+        "outrider, default policy",
         "answers equal to generate's",
     ),
     "rpc_overhead": ("overhead of a round", "overhead of a plain step"),

@@ -44,7 +44,7 @@ class Round:
 
 async def measure(client: GenerationClient, rounds: int, policy: str) -> list[Round]:
     """The rounds of one answer of `rounds` rounds or a few more."""
-    speculation = SpeculationOptions(policy, {"length": CHUNK} if policy == "fixed" else {})
+    speculation = SpeculationOptions(policy, {"length": CHUNK, "guard": 0} if policy == "fixed" else {})
     request = GenerationRequest(
         TextPrompt("The outrider rides ahead of the carriage."),
         SamplingParams(temperature=0.0),
