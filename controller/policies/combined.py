@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 from controller.policies.adasd import EntropyThreshold
-from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome, Signal
+from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
 from controller.policies.batch_cap import BatchCap
 from controller.policies.dsde import DsdeLength, DsdeSettings
+from speculative.sampling.types import Signal
 
 
 class AdaSDDsdePolicy(ChunkPolicy):

@@ -8,7 +8,7 @@ and two for a speculative one, whatever its length.
 from controller.policies.base import RoundOutcome
 from controller.policies.estimates import RisingCurve, RisingLine, RunningMean
 
-_WINDOW = 32
+_WINDOW = 32.0
 _FADING = 0.98
 
 
@@ -17,7 +17,7 @@ class RoundCosts:
 
     In a batch a request's own length hardly moves the batch's time, yet all requests choose by the same rule. So
     verification is learnt, and predicted, as a function of *all* positions in the batch, as if every session in it
-    used the length in question.
+    used the length in question. All B sessions of a batch report the same forward, so each counts for 1/B.
     """
 
     def __init__(self) -> None:
@@ -30,12 +30,12 @@ class RoundCosts:
     @property
     def knows_plain(self) -> bool:
         """Whether a plain round has been seen."""
-        return self._plain_network.count > 0
+        return self._plain_network.known
 
     @property
     def knows_speculation(self) -> bool:
         """Whether a speculative round has been seen."""
-        return self._network.count > 0
+        return self._network.known
 
     @property
     def switch_ns(self) -> float:
@@ -48,18 +48,22 @@ class RoundCosts:
         `mean_length` is the mean chunk length of all live requests, the estimate for the other sessions in the batch.
         `resumed`: the request's last round was a plain one, so the draft had to catch up.
         """
+        weight = 1.0 / max(1, outcome.batch_size)
         others = (outcome.batch_size - 1) * (1.0 + mean_length)
-        positions = max(1.0, outcome.drafted_len + 1.0 + others)
         verify_ns = outcome.queue_ns + outcome.forward_ns
-        self._verify.add(positions, verify_ns)
+        self._verify.add(max(1.0, outcome.drafted_len + 1.0 + others), verify_ns, weight)
         if outcome.drafted_len == 0:
-            self._plain_network.add(max(0, outcome.round_ns - verify_ns))
+            self._plain_network.add(max(0, outcome.round_ns - verify_ns), weight)
             return
-        self._network.add(max(0, outcome.round_ns - verify_ns - outcome.draft_ns))
+        self._network.add(max(0, outcome.round_ns - verify_ns - outcome.draft_ns), weight)
         if resumed and self._draft.known:
-            self._switch.add(max(0.0, outcome.draft_ns - self._draft.value(outcome.drafted_len)))
+            self._switch.add(max(0.0, outcome.draft_ns - self._draft.value(outcome.drafted_len)), weight)
         else:
-            self._draft.add(outcome.drafted_len, outcome.draft_ns)
+            self._draft.add(outcome.drafted_len, outcome.draft_ns, weight)
+
+    def known_length(self, batch_size: int) -> int:
+        """Longest chunk whose verification is not far from what has been seen: at most twice as many positions."""
+        return max(1, int(2.0 * self._verify.last_x / max(1, batch_size)) - 1)
 
     def plain_ns(self, batch_size: int) -> float:
         """Predicted time of a plain round when all sessions of the batch run plain ones."""

@@ -5,9 +5,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome, Signal
+from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
 from controller.policies.batch_cap import BatchCap
 from controller.policies.settings import setting, switch
+from speculative.sampling.types import Signal
 
 FLAT_VARIANCE = 1e-6
 """Long-window variance (nats squared) below which the variance ratio is not formed."""

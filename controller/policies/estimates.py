@@ -2,21 +2,25 @@
 
 import bisect
 import math
-from dataclasses import dataclass
 
 
 class RunningMean:
     """Mean that weighs the newest `window` values or so: plain at first, exponential later."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: float) -> None:
         self._window = window
-        self.count = 0
+        self.weight = 0.0
         self.mean = 0.0
 
-    def add(self, value: float) -> None:
-        """Takes a value."""
-        self.count += 1
-        self.mean += (value - self.mean) / min(self.count, self._window)
+    @property
+    def known(self) -> bool:
+        """Whether there is any value."""
+        return self.weight > 0.0
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        """Takes a value; `weight` is at most 1."""
+        self.weight = min(self.weight + weight, self._window)
+        self.mean += (value - self.mean) * weight / self.weight
 
 
 class RisingLine:
@@ -35,13 +39,14 @@ class RisingLine:
         """Whether there is any point."""
         return self._weight > 0.0
 
-    def add(self, x: float, y: float) -> None:
-        """Takes a point; `x` is positive."""
-        self._weight = self._fading * self._weight + 1.0
-        self._x = self._fading * self._x + x
-        self._y = self._fading * self._y + y
-        self._xx = self._fading * self._xx + x * x
-        self._xy = self._fading * self._xy + x * y
+    def add(self, x: float, y: float, weight: float = 1.0) -> None:
+        """Takes a point; `x` is positive, `weight` at most 1."""
+        fading = self._fading**weight
+        self._weight = fading * self._weight + weight
+        self._x = fading * self._x + weight * x
+        self._y = fading * self._y + weight * y
+        self._xx = fading * self._xx + weight * x * x
+        self._xy = fading * self._xy + weight * x * y
 
     def value(self, x: float) -> float:
         """The line at `x`; 0 before the first point."""
@@ -57,11 +62,28 @@ class RisingLine:
         return intercept + slope * x
 
 
-@dataclass(slots=True)
 class _Cell:
-    weight: float
-    x: float
-    y: float
+    """Means of the newest values in one cell."""
+
+    def __init__(self, window: float) -> None:
+        self._x = RunningMean(window)
+        self._y = RunningMean(window)
+
+    @property
+    def weight(self) -> float:
+        return self._y.weight
+
+    @property
+    def x(self) -> float:
+        return self._x.mean
+
+    @property
+    def y(self) -> float:
+        return self._y.mean
+
+    def add(self, x: float, y: float, weight: float) -> None:
+        self._x.add(x, weight)
+        self._y.add(y, weight)
 
 
 class RisingCurve:
@@ -75,31 +97,30 @@ class RisingCurve:
 
     _FINE = 16
     _STEP = 1.12
-    _WINDOW = 16
+    _WINDOW = 16.0
+    _TRUSTED = 4.0
     _CUT = 4.0
 
     def __init__(self) -> None:
         self._cells: dict[int, _Cell] = {}
         self._knots: list[tuple[float, float]] | None = None
         self._slope = 0.0
+        self.last_x = 0.0
+        """Largest x that a value was taken at."""
 
     @property
     def known(self) -> bool:
         """Whether there is any value."""
         return bool(self._cells)
 
-    def add(self, x: float, y: float) -> None:
-        """Takes a value."""
-        key = self._key(x)
-        cell = self._cells.get(key)
+    def add(self, x: float, y: float, weight: float = 1.0) -> None:
+        """Takes a value; `weight` is at most 1."""
+        cell = self._cells.setdefault(self._key(x), _Cell(self._WINDOW))
+        if cell.weight >= self._TRUSTED and cell.y > 0.0:
+            y = min(y, self._CUT * cell.y)
+        cell.add(x, y, weight)
+        self.last_x = max(self.last_x, x)
         self._knots = None
-        if cell is None:
-            self._cells[key] = _Cell(1.0, x, y)
-            return
-        y = min(y, self._CUT * cell.y) if cell.weight >= 4 and cell.y > 0.0 else y
-        cell.weight = min(cell.weight + 1.0, self._WINDOW)
-        cell.x += (x - cell.x) / cell.weight
-        cell.y += (y - cell.y) / cell.weight
 
     def value(self, x: float) -> float:
         """The curve at `x`; 0 before the first value."""

@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome, Signal
+from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
 from controller.policies.costs import RoundCosts
 from controller.policies.estimates import RunningMean
 from controller.policies.settings import setting
+from speculative.sampling.types import Signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class GoodputPolicy(ChunkPolicy):
     def plan(self, state: PlanState) -> ChunkPlan:
         """The best length and, where probabilities come back, the survival at which to stop."""
         costs_known = self._costs.knows_plain and self._costs.knows_speculation
-        if not costs_known or self._confidence.count == 0:
+        if not costs_known or not self._confidence.known:
             return ChunkPlan(min(self._settings.initial_length, state.limit))
         most = min(self._settings.max_length, state.limit)
         if most == 0 or self.goodput(1) <= self.goodput(0):

@@ -6,9 +6,9 @@
 **Hysteresis.** A request speculates until the best forecast is worse than plain decoding, and begins again only when
 it is better by a margin. While off, nothing new is learnt about its yields, so the forecast cannot flap by itself.
 
-**The pot.** What a forecast gets wrong, an account gets right. All requests of a pair share one account of time: a
-speculative round pays in `tokens * plain - round`, what it won (or lost) against plain rounds for the same tokens; a
-plain round pays in a small fraction of its time. While the account is empty nobody speculates. So however wrong
+**The account.** What a forecast gets wrong, an account gets right. All requests of a pair share one account of time:
+every round pays in `tokens * plain - round`, what it won (or lost) against plain rounds for the same tokens, and a
+plain round a small fraction of its time besides. While the account is empty nobody speculates. So however wrong
 yields or forecasts are, the total stays under (1 + fraction) times the time of plain decoding plus the account's
 start, which is a constant. A trial, to see whether speculation pays by now, needs a filled account, which bounds the
 cost of trials by the same argument.
@@ -21,12 +21,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome, Signal
+from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
 from controller.policies.knowledge import PairKnowledge
+from controller.policies.live import LiveValues
 from controller.policies.settings import setting, switch
 from controller.policies.yields import YieldModel
+from speculative.sampling.types import Signal
 
 _REQUEST_MEMORY_ROUNDS = 50
+_FIRST_BATCHES = 3.0
+_MEASURED_BATCHES = 1.0
+"""Plain batches that make a measurement: at the start, and later."""
+_FIRST_INTERVAL = 4
+"""Rounds to the second measurement; the interval doubles from there."""
+_LONGEST_TRIAL = 32
+"""Rounds after which a trial that earns its keep is decided by the forecast."""
 _WORST_ROUND = 4.0
 """A round is charged at most this many times its forecast: a hiccup of the machine is not speculation's fault."""
 
@@ -37,11 +46,11 @@ class GuardSettings:
 
     on_margin: float = setting(0.03, 0.0, 10.0, "forecast gain over plain decoding at which speculation starts again")
     loss_fraction: float = setting(0.005, 0.0, 1.0, "fraction of plain decoding time that trials may cost")
-    start_rounds: float = setting(16.0, 0.0, 1e6, "what the account starts with, in plain rounds")
+    start_rounds: float = setting(8.0, 0.0, 1e6, "what the account starts with, in plain rounds")
     most_rounds: float = setting(128.0, 1.0, 1e6, "most the account holds, in plain rounds")
     trial_rounds: int = setting(4, 1, 1000, "rounds of a trial")
     trial_price: float = setting(4.0, 0.0, 1e6, "what the account must hold for a trial, in plain rounds")
-    trial_pause: int = setting(64, 0, 1_000_000, "least plain rounds of a request between two trials")
+    trial_pause: int = setting(64, 0, 1_000_000, "plain rounds of a request before its next trial; doubles each time")
     dwell_rounds: int = setting(8, 0, 1_000_000, "least rounds of a request between switching on and off")
     measure_interval: int = setting(64, 1, 1_000_000, "least speculative rounds of a request between plain ones")
     trim: bool = switch(True, "whether the forecast also shortens chunks")
@@ -54,9 +63,11 @@ class GuardLedger:
         self._knowledge = knowledge
         self._settings = settings
         self._account_ns: float | None = None
-        self._speculative_rounds = 0
-        self._measurements_due = 0
+        self._rounds_since_plain = 0
+        self._measurements = 0
+        self._batches_due = 0.0
         self._rounds_left = 0
+        self._trials = LiveValues()
 
     @property
     def account_ns(self) -> float:
@@ -68,50 +79,63 @@ class GuardLedger:
         """Whether anybody may speculate."""
         return self.account_ns > 0.0
 
-    @property
-    def can_pay_trial(self) -> bool:
-        """Whether there is enough for a trial."""
-        return self.account_ns >= self._settings.trial_price * self._plain_ns
+    def begin_trial(self, request: object) -> bool:
+        """Whether a request may make a trial: there must be enough in the account for it besides those under way."""
+        price_ns = self._settings.trial_price * self._knowledge.costs.plain_ns(self._knowledge.batch_size)
+        affordable = self.account_ns >= price_ns * (1 + len(self._trials.values()))
+        if affordable:
+            self._trials.set(request, 1.0)
+        return affordable
 
-    @property
-    def _plain_ns(self) -> float:
-        return self._knowledge.costs.plain_ns(self._knowledge.batch_size)
+    def end_trial(self, request: object) -> None:
+        """A trial is over; harmless if there was none."""
+        self._trials.leave(request)
 
     def measuring(self, gain: float) -> bool:
         """Whether everybody is to run plain rounds now; `gain` is what speculation wins by the asking forecast."""
-        if self._measurements_due == 0 and self._due(gain):
-            live = max(1, self._knowledge.live_requests)
-            # Alone, one round is a measurement. In a batch the first plain round still meets others' chunks.
-            self._measurements_due = 1 if live == 1 and self._knowledge.costs.knows_plain else 2 * live
-            self._rounds_left = 4 * live
-        return self._measurements_due > 0
+        if self._batches_due <= 1e-9 and self._due(gain):
+            self._batches_due = _MEASURED_BATCHES if self._knowledge.costs.knows_plain else _FIRST_BATCHES
+            self._rounds_left = 4 * self._knowledge.live_requests
+            self._measurements += 1
+        return self._batches_due > 1e-9
 
     def _due(self, gain: float) -> bool:
         if not self._knowledge.costs.knows_plain:
             return True
-        # A measurement costs about 2 rounds of the (1 - 1 / gain) that speculation saves.
-        interval = max(self._settings.measure_interval, 2.0 / 0.005 * (1.0 - 1.0 / max(gain, 1.0)))
-        return self._speculative_rounds >= interval * max(1, self._knowledge.live_requests)
+        # A measurement costs about two rounds of the (1 - 1 / gain) that speculation saves. The first ones follow one
+        # another closely: an error in what little is known would decide everything.
+        spared = max(self._settings.measure_interval, 2.0 * _MEASURED_BATCHES / 0.005 * (1.0 - 1.0 / max(gain, 1.0)))
+        interval = min(spared, _FIRST_INTERVAL * 2.0**self._measurements)
+        return self._rounds_since_plain >= interval * self._knowledge.live_requests
 
-    def observe(self, outcome: RoundOutcome, forecast_ns: float) -> None:
-        """Books a round; `forecast_ns` is what one of its length was expected to take."""
-        plain_ns = self._knowledge.costs.plain_ns(outcome.batch_size)
+    def observe(self, outcome: RoundOutcome, forecast_ns: float) -> float:
+        """Books a round and returns what it won against plain ones, in nanoseconds.
+
+        `forecast_ns` is what a round of its length was expected to take.
+        """
+        batch_size = max(1, outcome.batch_size)
+        plain_ns = self._knowledge.costs.plain_ns(batch_size)
         if self._account_ns is None and self._knowledge.costs.knows_plain:
             self._account_ns = self._settings.start_rounds * plain_ns
+        self._count(batch_size)
         round_ns = min(outcome.round_ns, _WORST_ROUND * forecast_ns)
-        if outcome.drafted_len:
-            self._speculative_rounds += 1
-            income = (outcome.accepted_len + 1) * plain_ns - round_ns
-        else:
-            self._speculative_rounds = 0
-            self._measurements_due = max(0, self._measurements_due - 1)
-            income = self._settings.loss_fraction * round_ns
+        won_ns = (outcome.accepted_len + 1) * plain_ns - round_ns
+        if self._account_ns is not None:
+            allowance = 0.0 if outcome.drafted_len else self._settings.loss_fraction * plain_ns
+            # The sessions of a batch spend the same time together.
+            balance = self._account_ns + (won_ns + allowance) / batch_size
+            self._account_ns = min(balance, self._settings.most_rounds * plain_ns)
+        return won_ns
+
+    def _count(self, batch_size: int) -> None:
+        self._rounds_since_plain += 1
         self._rounds_left -= 1
+        if self._knowledge.mean_length == 0.0:
+            self._rounds_since_plain = 0
+            self._batches_due -= 1.0 / batch_size
         if self._rounds_left <= 0:
             # Somebody holds still; the others do not wait for it.
-            self._measurements_due = 0
-        if self._account_ns is not None:
-            self._account_ns = min(self._account_ns + income, self._settings.most_rounds * plain_ns)
+            self._batches_due = 0.0
 
 
 class _Mode(Enum):
@@ -141,7 +165,9 @@ class GuardedPolicy(ChunkPolicy):
         self._yields = YieldModel(_REQUEST_MEMORY_ROUNDS, prior=knowledge.yields)
         self._mode: _Mode | None = None
         self._mode_rounds = 0
+        self._trial_ns = 0.0
         self._rounds = 0
+        self._pause_rounds = settings.trial_pause
         self._planned_len = 0
         self._forecast = Forecast(0, 1.0)
 
@@ -170,7 +196,7 @@ class GuardedPolicy(ChunkPolicy):
         """Books the round, learns its yield, and lets the policy learn."""
         if self._rounds:
             expected_ns = self._knowledge.costs.round_ns(outcome.drafted_len, outcome.batch_size)
-            self._ledger.observe(outcome, expected_ns)
+            self._trial_ns += self._ledger.observe(outcome, expected_ns)
         if self._planned_len:
             self._yields.observe(self._planned_len, outcome.drafted_len, outcome.accepted_len)
         self._rounds += 1
@@ -195,6 +221,8 @@ class GuardedPolicy(ChunkPolicy):
         costs = self._knowledge.costs
         if not costs.knows_plain:
             return 0 if self._ledger.measuring(1.0) else max_length
+        # One leap into the unknown may cost a whole batch dearly, so lengths are tried by doubling.
+        max_length = min(max_length, costs.known_length(self._knowledge.batch_size))
         if not costs.knows_speculation:
             return max_length if self._ledger.solvent else 0
         self._forecast = self.forecast(max_length)
@@ -206,28 +234,40 @@ class GuardedPolicy(ChunkPolicy):
     def _switch(self) -> None:
         mode = self._next_mode()
         if mode is not self._mode:
+            if self._mode is _Mode.TRIAL:
+                self._ledger.end_trial(self)
             self._mode = mode
             self._mode_rounds = 0
+            self._trial_ns = 0.0
 
     def _next_mode(self) -> _Mode:
         """The state machine; a new request starts on if the pair's yields say that it pays."""
-        gain, settings = self._forecast.gain, self._settings
+        settings = self._settings
+        gain = self._forecast.gain
+        pays, pays_clearly = gain >= 1.0, gain >= 1.0 + settings.on_margin
+        loses_clearly = gain < 1.0 - settings.on_margin
         if not self._ledger.solvent:
             return _Mode.OFF
         match self._mode:
             case None:
-                return _Mode.ON if gain >= 1.0 else self._trial_or_off(first=True)
+                return _Mode.ON if pays else self._trial_or_off()
             case _Mode.ON:
-                return _Mode.OFF if gain < 1.0 and self._mode_rounds >= settings.dwell_rounds else _Mode.ON
+                stays = pays or (self._mode_rounds < settings.dwell_rounds and not loses_clearly)
+                return _Mode.ON if stays else _Mode.OFF
             case _Mode.TRIAL:
                 if self._mode_rounds < settings.trial_rounds:
                     return _Mode.TRIAL
-                return _Mode.ON if gain >= 1.0 + settings.on_margin else _Mode.OFF
+                if self._trial_ns > 0.0 and not pays_clearly and self._mode_rounds < _LONGEST_TRIAL:
+                    # It earns its keep; the forecast, which still leans on other requests, may follow.
+                    return _Mode.TRIAL
+                self._pause_rounds = settings.trial_pause if pays_clearly else 2 * self._pause_rounds
+                return _Mode.ON if pays_clearly else _Mode.OFF
             case _Mode.OFF:
                 if self._mode_rounds < settings.dwell_rounds:
                     return _Mode.OFF
-                return _Mode.ON if gain >= 1.0 + settings.on_margin else self._trial_or_off(first=False)
+                if pays_clearly:
+                    return _Mode.ON
+                return self._trial_or_off() if self._mode_rounds >= self._pause_rounds else _Mode.OFF
 
-    def _trial_or_off(self, first: bool) -> _Mode:
-        rested = first or self._mode_rounds >= self._settings.trial_pause
-        return _Mode.TRIAL if rested and self._ledger.can_pay_trial else _Mode.OFF
+    def _trial_or_off(self) -> _Mode:
+        return _Mode.TRIAL if self._ledger.begin_trial(self) else _Mode.OFF

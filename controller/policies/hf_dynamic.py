@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome, Signal
+from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
 from controller.policies.settings import setting
+from speculative.sampling.types import Signal
 
 MIN_SAMPLES = 6
 """More than five tokens must have been judged before the threshold moves."""

@@ -5,42 +5,51 @@ Costs are a property of the machines, not of a request; and in a batch one reque
 """
 
 from collections.abc import Mapping
-from weakref import WeakKeyDictionary
 
-from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome, Signal
+from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
 from controller.policies.batch_cap import BatchCap
 from controller.policies.costs import RoundCosts
+from controller.policies.estimates import RunningMean
+from controller.policies.live import LiveValues
 from controller.policies.yields import YieldModel
+from speculative.sampling.types import Signal
 
-_YIELD_MEMORY_ROUNDS = 500
+_MEMORY_ROUNDS = 500
 
 
 class PairKnowledge:
-    """Costs, yields, the batch cap and who is live."""
+    """Costs, yields, the batch cap, and what the live requests are drafting."""
 
     def __init__(self) -> None:
         self.costs = RoundCosts()
         self.cap = BatchCap()
-        self.yields = YieldModel(_YIELD_MEMORY_ROUNDS)
+        self.yields = YieldModel(_MEMORY_ROUNDS)
         self.batch_size = 1
-        self._lengths: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._lengths = LiveValues()
+        self._drafted_share = RunningMean(_MEMORY_ROUNDS)
 
     @property
     def live_requests(self) -> int:
-        """Requests that have had a round and still exist."""
-        return len(self._lengths)
+        """Requests that are live, at least 1."""
+        return max(1, len(self._lengths.values()))
 
     @property
     def mean_length(self) -> float:
-        """Mean drafted length over the last rounds of all live requests."""
-        return sum(self._lengths.values()) / len(self._lengths) if self._lengths else 0.0
+        """Mean chunk length of all live requests: drafted, or expected of a chunk that is still on its way."""
+        lengths = self._lengths.values()
+        return sum(lengths) / len(lengths) if lengths else 0.0
 
-    def observe(self, request: object, outcome: RoundOutcome, planned_len: int, resumed: bool) -> None:
-        """Takes a round whose times are those of a round: not a request's first, which waits for the prompt."""
-        self._lengths[request] = outcome.drafted_len
+    def begin(self, request: object, planned_len: int) -> None:
+        """A round begins."""
+        share = self._drafted_share.mean if self._drafted_share.known else 1.0
+        self._lengths.set(request, planned_len * share)
+
+    def end(self, request: object, planned_len: int, outcome: RoundOutcome) -> None:
+        """A round ends."""
+        self._lengths.set(request, outcome.drafted_len)
         self.batch_size = outcome.batch_size
-        self.costs.observe(outcome, self.mean_length, resumed)
         if planned_len:
+            self._drafted_share.add(outcome.drafted_len / planned_len)
             self.yields.observe(planned_len, outcome.drafted_len, outcome.accepted_len)
 
 
@@ -67,13 +76,15 @@ class PooledPolicy(ChunkPolicy):
         """The policy's plan."""
         plan = self._policy.plan(state)
         self._planned_len = plan.max_tokens
+        self._knowledge.begin(self, plan.max_tokens)
         return plan
 
     def observe(self, outcome: RoundOutcome) -> None:
-        """Feeds the knowledge, then the policy."""
+        """Feeds the knowledge, then the policy. A request's first round waits for the prompt: its times say nothing."""
+        self._knowledge.end(self, self._planned_len, outcome)
         if self._rounds:
             resumed = self._was_plain and outcome.drafted_len > 0
-            self._knowledge.observe(self, outcome, self._planned_len, resumed)
+            self._knowledge.costs.observe(outcome, self._knowledge.mean_length, resumed)
         self._rounds += 1
         self._was_plain = outcome.drafted_len == 0
         self._policy.observe(outcome)

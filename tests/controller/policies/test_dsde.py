@@ -193,6 +193,19 @@ def test_cap_forgets_requests_that_are_gone() -> None:
     assert cap.limit(batch_size=2) == 4
 
 
+def test_cap_forgets_requests_that_hang_while_others_go_on() -> None:
+    cap = BatchCap()
+    hangs, goes_on = Request(), Request()
+    cap.report(hangs, 20)
+    cap.report(goes_on, 4)
+    assert cap.limit(batch_size=2) == 12
+    for _ in range(100):
+        cap.report(goes_on, 4)
+    assert cap.limit(batch_size=2) == 4
+    cap.report(hangs, 20)
+    assert cap.limit(batch_size=2) == 12
+
+
 def test_nobody_alone_in_its_batch_is_capped() -> None:
     cap = BatchCap()
     request, other = Request(), Request()

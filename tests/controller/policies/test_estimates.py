@@ -9,11 +9,19 @@ from controller.policies.estimates import RisingCurve, RisingLine, RunningMean
 
 def test_running_mean_is_plain_then_exponential() -> None:
     mean = RunningMean(window=2)
+    assert not mean.known
     for value in (1.0, 3.0):
         mean.add(value)
-    assert (mean.mean, mean.count) == (2.0, 2)
+    assert (mean.mean, mean.known) == (2.0, True)
     mean.add(6.0)
     assert mean.mean == 4.0  # 2 + (6 - 2) / 2
+
+
+def test_values_of_less_weight_move_the_mean_less() -> None:
+    mean = RunningMean(window=2)
+    for value in (4.0, 0.0, 0.0):
+        mean.add(value, weight=0.5)
+    assert mean.mean == pytest.approx(4 / 3)
 
 
 def test_line_through_one_abscissa_is_proportional() -> None:
