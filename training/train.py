@@ -12,6 +12,7 @@ its last checkpoint; so does a run that is given more data and more steps, as lo
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import time
@@ -36,6 +37,7 @@ SAMPLE = 512  # ranks drawn to stand for all those that a batch does not name
 MUON_MOMENTUM = 0.95
 VALIDATION_EVERY = 25
 WARMUP_STEPS = 30
+SUMMARY_FILE = "training.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
@@ -215,6 +217,7 @@ class Training:
         self, model: DraftModel, order: Tensor, steps: int, decay: int, matrix_lr: float, table_lr: float
     ) -> None:
         self.model, self.order, self.steps, self.decay, self.done = model, order, steps, decay, 0
+        self.seconds = 0.0
         self.muon = Muon(model.matrices, lr=matrix_lr)
         self.table_adam = torch.optim.SparseAdam([model.table], lr=table_lr, betas=(0.9, 0.98))
         self.norm_adam = torch.optim.Adam(model.norms, lr=3 * table_lr, betas=(0.9, 0.98))
@@ -234,12 +237,27 @@ class Training:
         self.done += 1
         return float(loss.detach())
 
+    def summary(self, labels: int, greedy: float, overlap: float) -> dict[str, Any]:
+        """What the card tells of the run; `greedy` and `overlap`: see `evaluate`."""
+        shape = self.model.shape
+        own = sum(parameter.numel() for parameter in self.model.parameters())
+        return {
+            "labelled_positions": labels,
+            "steps": self.done,
+            "minutes": self.seconds / 60,
+            "validation_greedy": greedy,
+            "validation_overlap": overlap,
+            "parameters": own,
+            "shape": asdict(shape),
+        }
+
     def save(self, path: Path) -> None:
         """Write everything that a continued run needs."""
         state = {
             "model": self.model.state_dict(),
             "optimisers": {name: optimiser.state_dict() for name, optimiser in self.optimisers.items()},
             "done": self.done,
+            "seconds": self.seconds,
             "order": self.order,
             "shape": asdict(self.model.shape),
         }
@@ -253,6 +271,7 @@ class Training:
         for name, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state["optimisers"][name])
         self.done = state["done"]
+        self.seconds = state["seconds"]
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimiser in self.optimisers.values() for group in optimiser.param_groups]
@@ -310,6 +329,8 @@ def main() -> None:
         name: (arguments.target / name).read_bytes() for name in TOKENIZER_FILES if (arguments.target / name).exists()
     }
     export(model, order, arguments.out, files)
+    summary = run.summary(labels, *evaluate(model, validation))
+    (arguments.out / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def train(
@@ -322,16 +343,18 @@ def train(
     state: Path,
 ) -> None:
     """Run the remaining steps with progress on standard output, saving and evaluating every `evaluate_every` steps."""
-    began, average = time.monotonic(), None
+    average = None
     for indices in batches(examples, batch_tokens, seed + run.done):
         if run.done >= run.steps:
             break
+        began = time.monotonic()
         generator = torch.manual_seed(seed * 1_000_003 + run.done)  # dropout draws from it too
         batch = collate([examples[index] for index in indices])
         loss = run.step(batch, *candidates(batch, run.model.shape.vocab_size, SAMPLE, generator))
+        run.seconds += time.monotonic() - began
         average = loss if average is None else 0.97 * average + 0.03 * loss
         if run.done % 20 == 0:
-            print(f"step {run.done}/{run.steps}  loss {average:.3f}  {time.monotonic() - began:.0f} s", flush=True)
+            print(f"step {run.done}/{run.steps}  loss {average:.3f}  {run.seconds:.0f} s", flush=True)
         if run.done % evaluate_every == 0 or run.done == run.steps:
             run.save(state)
             greedy, overlap = evaluate(run.model, validation)
