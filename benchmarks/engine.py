@@ -25,6 +25,7 @@ from benchmarks.report import Figure, Goal, Report
 from speculative.engine.demo_model import demo_directory
 from speculative.engine.interface import Slice
 from speculative.engine.loading import LoadSettings
+from speculative.engine.runner import TransformersRunner
 from speculative.engine.worker import Engine, EngineSettings
 from speculative.messages import Check, VerifyOpen
 from speculative.sampling.types import SamplingParams
@@ -57,7 +58,9 @@ class Ours:
         from speculative.engine.checkpoint import load_checkpoint
 
         settings = LoadSettings(threads=threads, cache_tokens=16_384, device="cpu")
-        self.runner = load_checkpoint(path, "demo", settings).runner
+        runner = load_checkpoint(path, "demo", settings).runner
+        assert isinstance(runner, TransformersRunner)
+        self.runner = runner
         self.settings = EngineSettings(integrity_every_steps=0)
 
     async def decode(self, prompts: Sequence[tuple[int, ...]], max_tokens: int) -> None:
