@@ -60,11 +60,11 @@ def recipe_section(run: Mapping[str, Any]) -> str:
         "## Recipe\n\n"
         f"{shape['num_layers']} layers, {shape['hidden_size']} wide, {shape['num_heads']} heads, "
         f"{run['parameters']:,} parameters (most of them in the tied table of {shape['vocab_size']:,} ids), "
-        f"{shape['head_size']:,} ids proposed. The table starts as the target's embedding on its main directions. Distilled "
-        f"from the target's 16 most likely tokens at {run['labelled_positions']:,} positions of its own answers "
+        f"{shape['head_size']:,} ids proposed. The table starts as the target's embedding on its main directions. "
+        f"Distilled from the target's 16 most likely tokens at {run['labelled_positions']:,} positions of its own answers "
         "(60 % greedy, the rest at temperature 0.8 or 1.0): "
-        f"{run['steps']:,} steps, {run['minutes']:.0f} minutes on a CPU. On answers to other prompts of the same kinds: "
-        f"greedy agreement {run['validation_greedy']:.3f}, overlap of the laws {run['validation_overlap']:.3f}.\n"
+        f"{run['steps']:,} steps, {run['minutes']:.0f} minutes on a CPU. "
+        f"On answers to other prompts of the same kinds: greedy agreement {run['validation_greedy']:.3f}, overlap of the laws {run['validation_overlap']:.3f}.\n"
     )
 
 
@@ -106,7 +106,8 @@ def figures_section(result: Mapping[str, Any]) -> str:
     environment = result["environment"]
     timed = [figure for figure in result["figures"] if figure["unit"] in ("ms", "tokens/s")]
     rows = [f"| {figure['name']} | {figure['value']:.3g} {figure['unit']} |" for figure in timed]
-    where = f"{environment['cpu']}, {environment['cores']} cores, measured {result['measured_at'][:10]}, `{result['command']}`."
+    machine = f"{environment['cpu']}, {environment['cores']} cores"
+    where = f"{machine}, measured {result['measured_at'][:10]}, `{result['command']}`."
     return "\n".join(["## Times\n", where, "", "| | |", "|---|---|", *rows, ""])
 
 
