@@ -29,7 +29,8 @@ def next_token_law(model: PreTrainedModel, tokens: Sequence[int], params: Sampli
         warpers.append(TopPLogitsWarper(params.top_p))
     if params.min_p:
         warpers.append(MinPLogitsWarper(params.min_p))
-    probs = warpers(torch.tensor([list(tokens)]), logits).double().softmax(-1)[0]
+    token_ids = torch.LongTensor([list(tokens)])
+    probs = warpers(token_ids, logits).double().softmax(-1)[0]
     return {token: float(prob) for token, prob in enumerate(probs) if prob > 0}
 
 

@@ -95,8 +95,6 @@ def test_the_tokenizer_has_as_many_ids_as_the_model_has_rows(tiny_checkpoint: Ca
 
 def test_padding_rows_leave_the_vocabulary_as_it_is(tiny_checkpoint: Callable[..., Path]) -> None:
     plain, padded = tiny_checkpoint("llama"), tiny_checkpoint("llama", padding=32)
-    prints = {
-        vocab_fingerprint((directory / "tokenizer.json").read_bytes()) for directory in (plain, padded)
-    }
+    prints = {vocab_fingerprint((directory / "tokenizer.json").read_bytes()) for directory in (plain, padded)}
     assert len(prints) == 1
     assert tiny_model("llama", padding=32)(prompts(1, 1)).logits.shape[-1] == VOCAB_SIZE + 32
