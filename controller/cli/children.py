@@ -1,12 +1,14 @@
 """Services as child processes: started, waited for, and stopped by their process ids.
 
 Each child is a process group of its own, so that Ctrl-C in a terminal reaches only the parent, which then stops the
-children in order. Their logs go to files; what a child that failed said last is part of the error.
+children in order; if the parent is killed, they end too (attached.py). Their logs go to files; what a child that failed
+said last is part of the error.
 """
 
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -87,7 +89,8 @@ class Child:
 @asynccontextmanager
 async def child(plan: ServicePlan, directory: Path) -> AsyncIterator[Child]:
     """Runs a service for as long as the block lasts. `directory` gets its log and its ready file."""
-    command = [sys.executable, "-m", plan.module, *plan.arguments]
+    attached = ("-m", "controller.cli.attached", str(os.getpid()))
+    command = [sys.executable, *attached, plan.module, *plan.arguments]
     command += ["--ready-file", str(directory / f"{plan.name}.ready")]
     command += ["--log-format", "json", "--drain-grace-s", str(DRAIN_GRACE_S)]
     with (directory / f"{plan.name}.log").open("wb") as log:

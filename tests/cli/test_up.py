@@ -51,7 +51,8 @@ def answer(outrider: CommandLine, address: str, *arguments: str) -> dict[str, An
 def test_a_trio_answers_and_sigterm_stops_all_of_it(outrider: CommandLine) -> None:
     with up() as (process, said):
         assert set(said["addresses"]) == set(said["pids"]) == {"verifier", "draft", "controller"}
-        speculative = answer(outrider, said["addresses"]["controller"])
+        always = ("--policy", "fixed", "--policy-param", "guard=0")
+        speculative = answer(outrider, said["addresses"]["controller"], *always)
         plain = answer(outrider, said["addresses"]["controller"], "--max-draft-tokens", "0")
         process.terminate()
         _, errors = process.communicate(timeout=20)
@@ -87,6 +88,17 @@ def test_ctrl_c_in_the_terminal_stops_the_children_in_order() -> None:
     assert process.returncode == 0
     assert "Traceback" not in errors
     assert not any(alive(pid) for pid in said["pids"].values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_children_do_not_outlive_a_parent_that_is_killed() -> None:
+    with up("--no-draft") as (process, said):
+        process.kill()
+        process.communicate(timeout=20)
+        deadline = time.monotonic() + 10
+        while (living := [pid for pid in said["pids"].values() if alive(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert not living
 
 
 def test_a_signal_during_the_start_leaves_nobody_behind() -> None:
