@@ -6,8 +6,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from controller.cli.answers import AnswerView, Completed, Rates, Silent, TextView, collect
-from controller.cli.connection import connected
-from controller.cli.trio import TrioPlan
+from controller.cli.connection import Where, connected
 from controller.clients import GenerationClient
 from speculative.generation import (
     ChatMessage,
@@ -22,7 +21,7 @@ PROMPT = "Write a short story about a horse that runs ahead of its carriage."
 _SEED = 0
 
 
-async def compare(plan: TrioPlan, prompt: str, max_tokens: int, out: Console, notes: Console) -> bool:
+async def compare(where: Where, prompt: str, max_tokens: int, out: Console, notes: Console) -> bool:
     """Answers twice, greedily, and says whether the answers are equal token for token; returns that."""
     request = GenerationRequest(
         ChatPrompt((ChatMessage("user", prompt),)),
@@ -30,7 +29,7 @@ async def compare(plan: TrioPlan, prompt: str, max_tokens: int, out: Console, no
         _SEED,
         StopConditions(max_tokens),
     )
-    async with connected(plan, notes) as client:
+    async with connected(where, notes) as client:
         # Both timed runs then find the models warm and the prompt in the prefix cache.
         await _answer(client, replace(request, stop=StopConditions(1)), Silent())
         ahead = await _answer(client, request, TextView(out, notes))

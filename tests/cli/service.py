@@ -55,6 +55,8 @@ class ScriptedGenerator:
 
     events: tuple[GenerationEvent, ...] = ANSWER
     error: Exception | None = None
+    events_alone: tuple[GenerationEvent, ...] | None = None
+    """What to answer instead where the request switches speculation off."""
     stall: bool = False
     """Whether to send all but the last event and then nothing more."""
     service_info: ServiceInfo = INFO
@@ -70,7 +72,9 @@ class ScriptedGenerator:
         self.requests.append(request)
         if self.error is not None:
             raise self.error
-        for event in self.events[:-1] if self.stall else self.events:
+        alone = request.speculation.max_draft_tokens == 0
+        events = self.events_alone if alone and self.events_alone is not None else self.events
+        for event in events[:-1] if self.stall else events:
             await send(event)
         if self.stall:
             try:

@@ -1,0 +1,40 @@
+"""The demo: the same prompt with and without speculation."""
+
+import dataclasses
+import io
+
+from rich.console import Console
+
+from controller.cli import demo
+from controller.cli.connection import Remote
+from speculative.generation import Delta
+from tests.cli.service import ANSWER, ScriptedGenerator
+
+
+async def compare(address: str) -> tuple[bool, str, str]:
+    out, notes = (Console(file=io.StringIO(), width=200) for _ in range(2))
+    equal = await demo.compare(Remote(address), "hi", 8, out, notes)
+    return equal, out.file.getvalue(), notes.file.getvalue()  # type: ignore[attr-defined]
+
+
+async def test_equal_answers_are_said_to_be_equal(address: str, generator: ScriptedGenerator) -> None:
+    equal, answer, notes = await compare(address)
+
+    assert equal
+    assert answer == "naïve horse\n"
+    assert "speculation on: 2.0 tokens/s (1.00x) · off: 2.0 tokens/s · outputs: equal, token for token" in notes
+    warm_up, ahead, alone = generator.requests
+    assert warm_up.stop.max_tokens == 1
+    assert ahead.sampling.greedy
+    assert dataclasses.replace(alone, speculation=ahead.speculation) == ahead
+    assert alone.speculation.max_draft_tokens == 0
+
+
+async def test_a_difference_is_said_aloud(address: str, generator: ScriptedGenerator) -> None:
+    delta = ANSWER[1]
+    assert isinstance(delta, Delta)
+    generator.events_alone = (ANSWER[0], dataclasses.replace(delta, token_ids=(10, 99)), *ANSWER[2:])
+    equal, _, notes = await compare(address)
+
+    assert not equal
+    assert "outputs: NOT equal" in notes
