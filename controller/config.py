@@ -6,8 +6,9 @@ from pydantic import Field, field_validator
 
 from controller.drafting import DraftPatience
 from controller.generator import GenerationDefaults
-from controller.policies.registry import policy_names
+from controller.policies.registry import DEFAULT_POLICY, GUARD, make_policy, policy_names, policy_parameters
 from controller.pool import WatchSettings
+from speculative.errors import InvalidRequestError
 from speculative.settings import ServerSettings
 
 
@@ -19,7 +20,13 @@ class ControllerConfig(ServerSettings):
     listen: str = Field("127.0.0.1:50050", description="Address to listen on, host:port; port 0 takes a free one.")
     verifier: str = Field(description="Address of the verifier service, host:port.")
     draft: str | None = Field(None, description="Address of the draft service, host:port; without one: target-only.")
-    policy: str = Field("adasd", description="Chunk policy of requests that name none.")
+    policy: str = Field(DEFAULT_POLICY, description="Chunk policy of requests that name none.")
+    policy_parameters: dict[str, float] = Field(
+        {}, description="Parameters of policies where a request sets none, NAME=VALUE; a policy takes those it has."
+    )
+    guard: bool = Field(
+        True, description="Goodput guard around every policy: shorter chunks, or none, where speculation does not pay."
+    )
     max_draft_tokens: int = Field(16, ge=0, description="Most draft tokens in a chunk; 0 switches speculation off.")
     default_max_tokens: int = Field(1024, ge=1, description="Most tokens of an answer whose request names no limit.")
     max_request_s: float = Field(
@@ -48,10 +55,26 @@ class ControllerConfig(ServerSettings):
             raise ValueError(f"no such policy; there are: {', '.join(policy_names())}")
         return name
 
+    @field_validator("policy_parameters")
+    @classmethod
+    def _parameters_exist(cls, parameters: dict[str, float]) -> dict[str, float]:
+        for name, value in parameters.items():
+            owners = [policy for policy in policy_names() if name in _parameter_names(policy)]
+            if not owners:
+                raise ValueError(f"no policy has a parameter {name!r}")
+            for policy in owners:
+                try:
+                    make_policy(policy, {name: value})
+                except InvalidRequestError as error:
+                    raise ValueError(f"{name} of {policy}: {error.problem}") from error
+        return parameters
+
     @property
     def defaults(self) -> GenerationDefaults:
         """What holds where a request says nothing."""
-        return GenerationDefaults(self.policy, self.default_max_tokens, self.max_draft_tokens)
+        return GenerationDefaults(
+            self.policy, self.default_max_tokens, self.max_draft_tokens, self.policy_parameters, self.guard
+        )
 
     @property
     def patience(self) -> DraftPatience:
@@ -68,3 +91,7 @@ class ControllerConfig(ServerSettings):
     def watch(self) -> WatchSettings:
         """How services are watched."""
         return WatchSettings()
+
+
+def _parameter_names(policy: str) -> set[str]:
+    return {GUARD.name, *(parameter.name for parameter in policy_parameters(policy))}

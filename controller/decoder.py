@@ -9,20 +9,20 @@ most one round back.
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
 from controller.answer import Answer, Ending, StopRules
 from controller.draft_buffer import DraftBuffer
 from controller.drafting import Drafting, DraftPatience
-from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
+from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome, Signal
 from controller.tally import Tally
 from controller.text import Detokenizer
 from controller.transport import Clock, Deadline, DraftSource, VerifyReplica, VerifyStream
 from speculative.generation import Delta, Finished, RoundTrace
 from speculative.messages import Drafted, DraftOpen, Verdict, VerifyOpen
-from speculative.sampling.types import AcceptanceRule, SamplingParams
+from speculative.sampling.types import PAPERS_ADASD, AcceptanceRule, AdasdOptions, SamplingParams
 
 Deliver = Callable[[Delta], Awaitable[None]]
 """Sends a part of the answer to the client; may wait for it."""
@@ -30,7 +30,7 @@ Deliver = Callable[[Delta], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class DecodeTask:
-    """What to decode. `max_draft_tokens` 0 switches speculation off."""
+    """What to decode. `max_draft_tokens` 0 switches speculation off; `round_signals`: all signals are wanted."""
 
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
@@ -39,13 +39,16 @@ class DecodeTask:
     rules: StopRules
     max_draft_tokens: int
     round_trace: bool = False
+    round_signals: bool = False
+    adasd: AdasdOptions = PAPERS_ADASD
 
 
 @dataclass(slots=True)
 class _Round:
-    """One round under way."""
+    """One round under way; `policy_state` is what the plan rests on, for the trace."""
 
     plan: ChunkPlan
+    policy_state: Mapping[str, float]
     begun_ns: int
     drafted: Drafted | None = None
     delivery_ns: int = 0
@@ -73,10 +76,16 @@ class Decoder:
         self._patience = patience
         self._deadline = deadline
         self._clock = clock
-        with_laws = task.acceptance is AcceptanceRule.REJECTION
-        self._buffer = DraftBuffer(task.prompt_token_ids, verifier.info.vocab_size, with_laws=with_laws)
+        self._signals = self._wanted_signals()
+        self._with_laws = task.acceptance.needs_laws or any(signal.compares_laws for signal in self._signals)
+        self._buffer = DraftBuffer(
+            task.prompt_token_ids,
+            verifier.info.vocab_size,
+            with_laws=self._with_laws,
+            judged_by_laws=task.acceptance.needs_laws,
+        )
         self._answer = Answer(detokenizer, task.rules)
-        self._tally = Tally(clock)
+        self._tally = Tally(clock, task.acceptance)
         self._undelivered: Delta | None = None
 
     async def run(self, deliver: Deliver) -> Finished:
@@ -91,7 +100,9 @@ class Decoder:
         return self._finished(ending)
 
     async def _round(self, stream: VerifyStream, drafting: Drafting, deliver: Deliver) -> Ending | None:
-        current = _Round(self._plan(drafting), self._clock())
+        begun_ns = self._clock()
+        plan = self._plan(drafting)
+        current = _Round(plan, self._policy.snapshot() if self._task.round_trace else {}, begun_ns)
         if await drafting.advance(current.plan):
             current.delivery_ns += await self._deliver(deliver)
             current.drafted = await self._drafted(drafting)
@@ -130,7 +141,7 @@ class Decoder:
         self._policy.observe(outcome)
         delta = self._answer.take()
         if self._task.round_trace:
-            delta = dataclasses.replace(delta, round=_trace(current.plan, chunk, verdict, outcome))
+            delta = dataclasses.replace(delta, round=_trace(current, chunk, verdict, outcome))
         if delta.token_ids or delta.round is not None:
             self._undelivered = delta
 
@@ -145,6 +156,10 @@ class Decoder:
             forward_ns=verdict.forward_ns,
             round_ns=self._clock() - current.begun_ns - current.delivery_ns,
             batch_size=verdict.batch_size,
+            draft_probs=drafted.draft_probs if drafted else (),
+            kl_nats=verdict.signals.kl_nats,
+            js_distance=verdict.signals.js_distance,
+            target_entropies_nats=verdict.signals.target_entropies_nats,
         )
 
     async def _deliver(self, deliver: Deliver) -> int:
@@ -168,11 +183,25 @@ class Decoder:
 
     def _verify_open(self) -> VerifyOpen:
         task = self._task
-        return VerifyOpen(task.prompt_token_ids, task.sampling, task.seed, task.acceptance)
+        signals = self._signals - {Signal.DRAFT_PROB}
+        return VerifyOpen(task.prompt_token_ids, task.sampling, task.seed, task.acceptance, signals, task.adasd)
 
     def _draft_open(self, committed_token_ids: tuple[int, ...]) -> DraftOpen:
-        with_laws = self._task.acceptance is AcceptanceRule.REJECTION
-        return DraftOpen(committed_token_ids, self._task.sampling, self._task.seed, distribution=with_laws)
+        task = self._task
+        return DraftOpen(
+            committed_token_ids,
+            task.sampling,
+            task.seed,
+            distribution=self._with_laws,
+            acceptance=task.acceptance,
+            draft_probs=Signal.DRAFT_PROB in self._signals,
+        )
+
+    def _wanted_signals(self) -> frozenset[Signal]:
+        """What the policy and the trace want to know; nothing where nothing is drafted."""
+        if self._task.max_draft_tokens == 0:
+            return frozenset()
+        return frozenset(Signal) if self._task.round_signals else self._policy.wanted_signals
 
     def _drafting(self, tasks: asyncio.TaskGroup) -> Drafting:
         drafting = Drafting(
@@ -183,7 +212,8 @@ class Decoder:
         return drafting
 
 
-def _trace(plan: ChunkPlan, chunk: tuple[int, ...], verdict: Verdict, outcome: RoundOutcome) -> RoundTrace:
+def _trace(current: _Round, chunk: tuple[int, ...], verdict: Verdict, outcome: RoundOutcome) -> RoundTrace:
+    plan = current.plan
     return RoundTrace(
         base_len=verdict.base_len,
         draft_token_ids=chunk,
@@ -196,4 +226,10 @@ def _trace(plan: ChunkPlan, chunk: tuple[int, ...], verdict: Verdict, outcome: R
         forward_ns=outcome.forward_ns,
         round_ns=outcome.round_ns,
         batch_size=verdict.batch_size,
+        next_token_id=verdict.next_token_id,
+        draft_probs=outcome.draft_probs,
+        signals=verdict.signals,
+        stop_prob=plan.stop_prob,
+        stop_survival=plan.stop_survival,
+        policy_state=current.policy_state,
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from speculative.errors import RemoteError, StalePrefixError
 from speculative.generation import TokenOrigin
 from speculative.messages import Advance, Check, Drafted, Verdict
-from speculative.sampling.types import SparseLaw
+from speculative.sampling.types import Signals, SparseLaw
 
 
 class Stage(enum.Enum):
@@ -42,11 +42,14 @@ class Committed:
 class DraftBuffer:
     """Positions of one request. `vocab_size` is the number of the target's real ids."""
 
-    def __init__(self, prompt_token_ids: Sequence[int], vocab_size: int, *, with_laws: bool) -> None:
-        """`with_laws`: whether each draft token comes with the law it was drawn from, as REJECTION needs."""
+    def __init__(
+        self, prompt_token_ids: Sequence[int], vocab_size: int, *, with_laws: bool, judged_by_laws: bool = False
+    ) -> None:
+        """`with_laws`: each draft token comes with its law; `judged_by_laws`: each was drawn from that very law."""
         self._committed = list(prompt_token_ids)
         self._vocab_size = vocab_size
         self._with_laws = with_laws
+        self._judged_by_laws = judged_by_laws
         self._stage = Stage.IDLE
         self._asked_tokens = 0
         self._chunk: tuple[int, ...] = ()
@@ -72,14 +75,22 @@ class DraftBuffer:
         """The drafted tokens of the round, which begin at `committed_len`."""
         return self._chunk
 
-    def advance(self, told_len: int, max_tokens: int, stop_entropy_nats: float | None) -> Advance:
+    def advance(
+        self,
+        told_len: int,
+        max_tokens: int,
+        stop_entropy_nats: float | None,
+        stop_prob: float | None = None,
+        stop_survival: float | None = None,
+    ) -> Advance:
         """Asks a draft that knows the first `told_len` committed tokens for a chunk."""
         self._expect(Stage.IDLE)
         if not 0 < told_len <= self.committed_len:
             raise ValueError(f"the draft cannot know {told_len} of {self.committed_len} tokens")
         self._stage = Stage.ASKED
         self._asked_tokens = max_tokens
-        return Advance(told_len, tuple(self._committed[told_len:]), max_tokens, stop_entropy_nats)
+        committed = tuple(self._committed[told_len:])
+        return Advance(told_len, committed, max_tokens, stop_entropy_nats, stop_prob, stop_survival)
 
     def take(self, drafted: Drafted) -> None:
         """Takes the chunk that was asked for."""
@@ -110,6 +121,7 @@ class DraftBuffer:
         if verdict.accepted_len > len(self._chunk):
             raise RemoteError(f"the verifier accepted {verdict.accepted_len} of {len(self._chunk)} draft tokens")
         self._check_ids((verdict.next_token_id,), "verifier")
+        self._check_signals(verdict.signals)
         rejected = verdict.accepted_len < len(self._chunk)
         own = TokenOrigin.RECOVERED if rejected else TokenOrigin.BONUS
         committed = Committed(
@@ -129,9 +141,17 @@ class DraftBuffer:
             raise RemoteError(f"the draft sent {len(drafted.entropies_nats)} entropies for {length} tokens")
         if self._with_laws and len(drafted.laws) != length:
             raise RemoteError(f"the draft sent {len(drafted.laws)} laws for {length} tokens")
-        if not all(map(_can_produce, drafted.laws, drafted.token_ids)):
+        if len(drafted.draft_probs) not in (0, length):
+            raise RemoteError(f"the draft sent {len(drafted.draft_probs)} probabilities for {length} tokens")
+        if self._judged_by_laws and not all(map(_can_produce, drafted.laws, drafted.token_ids)):
             raise RemoteError("the draft sent a law that cannot have produced its token")
         self._check_ids(drafted.token_ids, "draft")
+
+    def _check_signals(self, signals: Signals) -> None:
+        length = len(self._chunk)
+        for values in (signals.kl_nats, signals.js_distance, signals.target_entropies_nats):
+            if len(values) not in (0, length):
+                raise RemoteError(f"the verifier sent {len(values)} values of a signal for {length} draft tokens")
 
     def _check_ids(self, token_ids: tuple[int, ...], peer: str) -> None:
         for token_id in token_ids:

@@ -117,7 +117,9 @@ class Drafting:
         session = self._session
         if session is None or plan.max_tokens == 0:
             return False
-        message = self._buffer.advance(session.told_len, plan.max_tokens, plan.stop_entropy_nats)
+        message = self._buffer.advance(
+            session.told_len, plan.max_tokens, plan.stop_entropy_nats, plan.stop_prob, plan.stop_survival
+        )
         try:
             async with asyncio.timeout(self._patience.for_chunk(session.longest_wait_ns)):
                 if session.stream is None:

@@ -5,14 +5,16 @@ target's own output whether there is a draft or not.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from controller.answer import StopRules
 from controller.decoder import Decoder, DecodeTask
 from controller.drafting import DraftPatience
 from controller.policies.base import ChunkPolicy
-from controller.policies.registry import PolicyFactory, policy_names
+from controller.policies.guard import GuardSettings
+from controller.policies.registry import GUARD, PolicyFactory, policy_names, policy_parameters
 from controller.pool import Fleet, Target
 from controller.prompt import check_ids
 from controller.text import Detokenizer
@@ -26,6 +28,8 @@ from speculative.generation import (
     ServiceInfo,
     Started,
 )
+
+_log = logging.getLogger(__name__)
 
 Send = Callable[[GenerationEvent], Awaitable[None]]
 """Sends an event to the client; may wait for it."""
@@ -42,6 +46,16 @@ class GenerationDefaults:
     max_tokens: int
     max_draft_tokens: int
     """Most draft tokens in a chunk; 0 switches speculation off for all requests."""
+    policy_parameters: Mapping[str, float] = field(default_factory=dict)
+    """Parameters of policies, where a request sets no other value; a policy takes those it has."""
+    guard: bool = True
+    """Whether the goodput guard is around every policy, where neither request nor parameters say otherwise."""
+
+    def parameters(self, policy: str, given: Mapping[str, float]) -> dict[str, float]:
+        """The parameters of a policy for a request that gave some; InvalidRequestError for an unknown policy."""
+        known = {GUARD.name, *(parameter.name for parameter in policy_parameters(policy))}
+        own = {name: value for name, value in self.policy_parameters.items() if name in known}
+        return own | dict(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,7 @@ class Generator:
         self._patience = patience
         self._clock = clock
         self._draw_seed = draw_seed
-        self._policies = PolicyFactory()
+        self._policies = PolicyFactory(GuardSettings() if defaults.guard else None)
 
     async def generate(self, request: GenerationRequest, timeout_s: float, send: Send) -> None:
         """Sends Started, Deltas, Finished within `timeout_s`. Raises what rpc/status.py has a status for."""
@@ -120,7 +134,7 @@ class Generator:
         target = self._fleet.target()
         options = request.speculation
         name = self._defaults.policy if options.policy is None else options.policy
-        policy = self._policies.make(name, options.policy_parameters)
+        policy = self._policies.make(name, self._defaults.parameters(name, options.policy_parameters))
         check_ids("stop.stop_token_ids", request.stop.stop_token_ids, target.info.vocab_size)
         prompt = await asyncio.to_thread(target.prompts.encode, request.prompt)
         max_draft_tokens = self._max_draft_tokens(options.max_draft_tokens, name)
@@ -132,8 +146,12 @@ class Generator:
             rules=self._rules(request, len(prompt), target),
             max_draft_tokens=max_draft_tokens,
             round_trace=request.round_trace,
+            round_signals=request.round_trace and request.round_signals,
+            adasd=options.adasd,
         )
         speculates = max_draft_tokens > 0 and self._fleet.pick() is not None
+        if options.acceptance.lossy and speculates:
+            _log.warning("lossy acceptance", extra={"rule": options.acceptance.value, "policy": name})
         continues_text = not isinstance(request.prompt, ChatPrompt)
         return _Plan(task, name if speculates else OFF, policy, target, continues_text)
 

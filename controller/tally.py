@@ -4,12 +4,14 @@ from collections import Counter
 
 from controller.transport import Clock
 from speculative.generation import Delta, Statistics, TokenOrigin, Usage
+from speculative.sampling.types import AcceptanceRule
 
 
 class Tally:
     """Counts rounds as they are verified and tokens as they are delivered."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, acceptance: AcceptanceRule = AcceptanceRule.COUPLED) -> None:
+        self._acceptance = acceptance
         self._clock = clock
         self._begun_ns = clock()
         self._first_token_ns: int | None = None
@@ -55,4 +57,6 @@ class Tally:
             total_ns=self._clock() - self._begun_ns,
             draft_wait_ns=self._draft_wait_ns,
             verify_wait_ns=self._verify_wait_ns,
+            acceptance=self._acceptance,
+            lossy=self._acceptance.lossy and self._drafted > 0,
         )

@@ -19,7 +19,7 @@ from speculative.messages import (
     Verdict,
     VerifyOpen,
 )
-from speculative.sampling.types import SparseLaw
+from speculative.sampling.types import Signal, Signals, SparseLaw
 
 Law = Callable[[int], int]
 """The token at an absolute position."""
@@ -46,6 +46,7 @@ def script(prompt_len: int, tokens: Sequence[int], after: int = 0) -> Law:
 class FakeVerifyStream:
     def __init__(self, verifier: "FakeVerifier", opening: VerifyOpen) -> None:
         self._verifier = verifier
+        self._opening = opening
         self._committed_len = len(opening.prompt_token_ids)
         self._check: Check | None = None
         self.closed = False
@@ -70,7 +71,17 @@ class FakeVerifyStream:
             accepted_len += 1
         own = self._verifier.law(check.base_len + accepted_len)
         self._committed_len += accepted_len + 1
-        return Verdict(check.base_len, accepted_len, own, queue_ns=1, forward_ns=2, batch_size=3, queue_len=4)
+        return Verdict(check.base_len, accepted_len, own, 1, 2, 3, 4, self._signals(len(check.draft_token_ids)))
+
+    def _signals(self, length: int) -> Signals:
+        """Numbers by position: KL 0.0, 0.1, ...; distances and entropies likewise, from 0.5 and from 1."""
+        wanted = self._opening.wanted_signals
+
+        def values(signal: Signal, first: float) -> tuple[float, ...]:
+            count = length + self._verifier.surplus_signals
+            return tuple(first + index / 10 for index in range(count)) if signal in wanted else ()
+
+        return Signals(values(Signal.KL, 0.0), values(Signal.JS_DISTANCE, 0.5), values(Signal.TARGET_ENTROPY, 1.0))
 
     def close(self) -> None:
         self.closed = True
@@ -84,6 +95,8 @@ class FakeVerifier:
     info: ModelInfo = INFO
     limits: ServiceLimits = LIMITS
     verdict_s: float = 0.0
+    surplus_signals: int = 0
+    """How many values of each signal are too many."""
     fails_at: int = 0
     """Number of the Check, from 1, whose verdict fails."""
     failure: OutriderError = field(default_factory=OutriderError)
@@ -102,7 +115,7 @@ class FakeDraftStream:
     def __init__(self, draft: "FakeDraft", opening: DraftOpen) -> None:
         self._draft = draft
         self._committed = list(opening.prompt_token_ids)
-        self._laws = opening.distribution
+        self._opening = opening
         self._advance: Advance | None = None
         self.closed = False
 
@@ -125,10 +138,11 @@ class FakeDraftStream:
             base_len=base_len,
             token_ids=tokens,
             entropies_nats=(0.5,) * len(tokens),
-            laws=tuple(SparseLaw((token_id,), (1.0,)) for token_id in tokens) if self._laws else (),
+            laws=tuple(SparseLaw((token_id,), (1.0,)) for token_id in tokens) if self._opening.tells_laws else (),
             stop_reason=StopReason.MAX_TOKENS,
             drafted_ahead=0,
             draft_ns=7,
+            draft_probs=(0.75,) * len(tokens) if self._opening.draft_probs else (),
         )
         return self._draft.spoil(drafted)
 
@@ -190,12 +204,22 @@ class FakePolicy(ChunkPolicy):
 
     max_tokens: int
     stop_entropy_nats: float | None = None
+    stop_prob: float | None = None
+    stop_survival: float | None = None
+    signals: frozenset[Signal] = frozenset()
     states: list[PlanState] = field(default_factory=list)
     outcomes: list[RoundOutcome] = field(default_factory=list)
 
+    @property
+    def wanted_signals(self) -> frozenset[Signal]:
+        return self.signals
+
+    def snapshot(self) -> dict[str, float]:
+        return {"rounds": float(len(self.outcomes))}
+
     def plan(self, state: PlanState) -> ChunkPlan:
         self.states.append(state)
-        return ChunkPlan(self.max_tokens, self.stop_entropy_nats)
+        return ChunkPlan(self.max_tokens, self.stop_entropy_nats, self.stop_prob, self.stop_survival)
 
     def observe(self, outcome: RoundOutcome) -> None:
         self.outcomes.append(outcome)

@@ -15,10 +15,17 @@ from controller.drafting import DraftPatience
 from controller.text import Detokenizer
 from controller.tokenizer import Tokenizer
 from controller.transport import Deadline
-from speculative.errors import CapacityError, NotReadyError
+from speculative.errors import CapacityError, NotReadyError, RemoteError
 from speculative.generation import Delta, Finished, FinishReason, TokenOrigin
 from speculative.messages import Advance, Drafted, StopReason
-from speculative.sampling.types import AcceptanceRule, SamplingParams
+from speculative.sampling.types import (
+    PAPERS_ADASD,
+    AcceptanceRule,
+    AdasdOptions,
+    AdasdVariant,
+    SamplingParams,
+    Signal,
+)
 from tests.controller import small_tokenizers
 from tests.controller.fakes import DRAFT_INFO, INFO, LIMITS, FakeDraft, FakePolicy, FakeVerifier, Law, script
 
@@ -70,7 +77,9 @@ class Setting:
     stop_ids: tuple[int, ...] = ()
     max_draft_tokens: int = 16
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED
+    adasd: AdasdOptions = PAPERS_ADASD
     round_trace: bool = False
+    round_signals: bool = False
     patience: DraftPatience = PATIENCE
 
     def decoder(self) -> Decoder:
@@ -83,6 +92,8 @@ class Setting:
             rules=rules,
             max_draft_tokens=self.max_draft_tokens,
             round_trace=self.round_trace,
+            round_signals=self.round_signals,
+            adasd=self.adasd,
         )
         return Decoder(
             task,
@@ -279,6 +290,67 @@ async def test_a_trace_comes_with_every_round_when_asked_for() -> None:
         assert trace.max_tokens <= 4
     plain = await Setting().run()
     assert all(delta.round is None for delta in plain.deltas)
+
+
+async def test_what_the_policy_wants_is_asked_for_and_told() -> None:
+    policy = FakePolicy(3, stop_prob=0.25, stop_survival=0.125, signals=frozenset({Signal.KL, Signal.DRAFT_PROB}))
+    setting = Setting(policy=policy)
+    await setting.run()
+    opened = setting.draft.openings[0]
+    assert (opened.acceptance, opened.distribution, opened.draft_probs) == (AcceptanceRule.COUPLED, True, True)
+    assert setting.verifier.openings[0].wanted_signals == {Signal.KL}
+    assert len(setting.verifier.checks[0].laws) == 3
+    advance = setting.draft.advances[0]
+    assert (advance.stop_prob, advance.stop_survival) == (0.25, 0.125)
+    first = setting.policy.outcomes[0]
+    assert (first.draft_probs, first.kl_nats) == ((0.75,) * 3, (0.0, 0.1, 0.2))
+    assert first.js_distance == first.target_entropies_nats == ()
+
+
+async def test_what_no_policy_wants_is_not_asked_for() -> None:
+    setting = Setting()
+    await setting.run()
+    opened = setting.draft.openings[0]
+    assert (opened.distribution, opened.draft_probs) == (False, False)
+    assert setting.verifier.openings[0].wanted_signals == frozenset()
+    assert all(check.laws == () for check in setting.verifier.checks)
+
+
+async def test_without_speculation_there_is_nothing_to_compare() -> None:
+    setting = Setting(policy=FakePolicy(3, signals=frozenset(Signal)), max_draft_tokens=0)
+    await setting.run()
+    assert setting.verifier.openings[0].wanted_signals == frozenset()
+
+
+async def test_a_trace_has_all_signals_when_they_are_asked_for() -> None:
+    setting = Setting(round_trace=True, round_signals=True)
+    first = (await setting.run()).deltas[0].round
+    assert first is not None
+    assert first.draft_probs == (0.75,) * 4
+    assert first.signals.kl_nats == (0.0, 0.1, 0.2, 0.3)
+    assert len(first.signals.js_distance) == len(first.signals.target_entropies_nats) == 4
+    assert first.next_token_id == TOKENS[4]
+    assert first.policy_state == {"rounds": 0.0}
+
+
+@pytest.mark.parametrize("surplus", [-1, 1])
+async def test_signals_that_do_not_fit_the_chunk_fail_the_request(surplus: int) -> None:
+    verifier = FakeVerifier(TARGET, surplus_signals=surplus)
+    with pytest.raises(ExceptionGroup) as caught:
+        await Setting(verifier=verifier, policy=FakePolicy(3, signals=frozenset({Signal.KL}))).run()
+    assert caught.group_contains(RemoteError)
+
+
+async def test_the_statistics_say_that_a_rule_is_lossy() -> None:
+    options = AdasdOptions(AdasdVariant.MIDPOINT)
+    setting = Setting(acceptance=AcceptanceRule.ADASD, adasd=options)
+    statistics = (await setting.run()).finished.statistics
+    assert (statistics.acceptance, statistics.lossy) == (AcceptanceRule.ADASD, True)
+    assert setting.verifier.openings[0].adasd == options
+    assert setting.draft.openings[0].acceptance is AcceptanceRule.ADASD
+    unused = (await Setting(acceptance=AcceptanceRule.ADASD, max_draft_tokens=0).run()).finished.statistics
+    assert (unused.acceptance, unused.lossy) == (AcceptanceRule.ADASD, False)
+    assert not (await Setting(acceptance=AcceptanceRule.REJECTION).run()).finished.statistics.lossy
 
 
 TROUBLE = [

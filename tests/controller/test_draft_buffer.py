@@ -15,7 +15,7 @@ VOCAB_SIZE = 100
 
 
 def buffer(*, with_laws: bool = False) -> DraftBuffer:
-    return DraftBuffer(PROMPT, VOCAB_SIZE, with_laws=with_laws)
+    return DraftBuffer(PROMPT, VOCAB_SIZE, with_laws=with_laws, judged_by_laws=with_laws)
 
 
 def drafted(base_len: int, *token_ids: int, laws: tuple[SparseLaw, ...] = ()) -> Drafted:

@@ -38,19 +38,38 @@ def test_flags_become_settings() -> None:
     assert config.defaults.policy == "fixed"
     assert config.defaults.max_draft_tokens == 3
     assert config.patience.chunk_floor_s == 4
+    assert config.defaults.guard
+    assert not load("--no-guard").defaults.guard
     assert config.draft is None
     assert load("--draft", "127.0.0.1:2").draft == "127.0.0.1:2"
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--policy", "best"], ["--max-draft-tokens", "-1"], ["--default-max-tokens", "0"], ["--draft-retry-s", "0"]],
+    [
+        ["--policy-parameters", "depth=3"],
+        ["--policy-parameters", "length=2.5"],
+        ["--policy-parameters", "batch_cap=many"],
+        ["--policy", "best"],
+        ["--max-draft-tokens", "-1"],
+        ["--default-max-tokens", "0"],
+        ["--draft-retry-s", "0"],
+    ],
 )
 def test_a_wrong_setting_stops_the_start_and_is_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         load(*arguments)
     assert caught.value.code == settings.EXIT_CODE
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_policy_parameters_go_to_the_policies_that_have_them() -> None:
+    defaults = load("--policy-parameters", "batch_cap=0", "--policy-parameters", "length=3").defaults
+    assert defaults.parameters("fixed", {}) == {"length": 3.0}
+    assert defaults.parameters("fixed", {"length": 5.0, "unknown": 1.0}) == {"length": 5.0, "unknown": 1.0}
+    assert defaults.parameters("dsde", {}) == {"batch_cap": 0.0}
+    assert defaults.parameters("off", {}) == {}
+    assert load("--policy-parameters", "guard=0").defaults.parameters("off", {}) == {"guard": 0.0}
 
 
 def test_patience_with_a_draft_is_bounded_on_both_sides() -> None:

@@ -18,9 +18,9 @@ from draft_service.drafter import Drafter, DraftSession
 from speculative.engine.emulated_tokenizer import tokenizer_files
 from speculative.engine.interface import Runner
 from speculative.engine.worker import Engine, EngineSettings
-from speculative.generation import Delta, Finished
+from speculative.generation import Delta, Finished, RoundTrace
 from speculative.messages import Advance, Check, Drafted, DraftOpen, ModelInfo, ServiceLimits, Verdict, VerifyOpen
-from speculative.sampling.types import AcceptanceRule, SamplingParams
+from speculative.sampling.types import PAPERS_ADASD, AcceptanceRule, AdasdOptions, SamplingParams
 from tests.support.tiny_models import VOCABULARY
 from verifier_service.verifier import Verifier, VerifySession
 
@@ -134,15 +134,18 @@ class Ask:
     policy_parameters: dict[str, float] = field(default_factory=dict)
     max_draft_tokens: int = 8
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED
+    adasd: AdasdOptions = PAPERS_ADASD
+    round_signals: bool = False
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What came back."""
+    """What came back; rounds only where signals were asked for."""
 
     token_ids: tuple[int, ...]
     text: str
     finished: Finished
+    rounds: tuple[RoundTrace, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,9 @@ class Pair:
             acceptance=ask.acceptance,
             rules=StopRules(min(ask.max_tokens, room), frozenset(info.eos_token_ids)),
             max_draft_tokens=ask.max_draft_tokens,
+            round_trace=ask.round_signals,
+            round_signals=ask.round_signals,
+            adasd=ask.adasd,
         )
         decoder = Decoder(
             task,
@@ -182,7 +188,8 @@ class Pair:
         )
         finished = await decoder.run(deliver)
         token_ids = tuple(token for delta in deltas for token in delta.token_ids)
-        return Answered(token_ids, "".join(delta.text for delta in deltas), finished)
+        rounds = tuple(delta.round for delta in deltas if delta.round is not None)
+        return Answered(token_ids, "".join(delta.text for delta in deltas), finished, rounds)
 
     async def generate_all(self, asks: list[Ask]) -> list[Answered]:
         """Answers many requests at once, as many as the engines have sessions for."""
