@@ -1,5 +1,7 @@
 """Coupled output is a function of target, prompt, parameters and seed alone."""
 
+import dataclasses
+
 import pytest
 
 from controller.policies.registry import policy_names
@@ -43,10 +45,13 @@ async def test_output_does_not_depend_on_the_policy(policy: str) -> None:
     target, draft = tiny_model("llama"), tiny_draft("llama", "partial")
     plain = [Ask(PROMPT, 30, seed=seed, sampling=SamplingParams(), max_draft_tokens=0) for seed in range(3)]
     asks = [Ask(PROMPT, 30, seed=seed, sampling=SamplingParams(), policy=policy) for seed in range(3)]
+    with_signals = [dataclasses.replace(ask, round_signals=True) for ask in asks]
     async with pair(tiny_runner(target), tiny_runner(draft)) as running:
         expected = await running.generate_all(plain)
         answers = await running.generate_all(asks)
+        told = await running.generate_all(with_signals)
     assert [answered.token_ids for answered in answers] == [answered.token_ids for answered in expected]
+    assert [answered.token_ids for answered in told] == [answered.token_ids for answered in expected]
 
 
 async def test_the_first_two_tokens_follow_the_targets_law() -> None:

@@ -1,6 +1,7 @@
 """Promises of drafting: a chunk depends on the committed prefix alone, however the session got there."""
 
 import dataclasses
+import math
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,7 @@ from draft_service.drafter import Drafter, DraftSession
 from speculative.engine.worker import Engine
 from speculative.errors import CapacityError, StalePrefixError
 from speculative.messages import Advance, Drafted, DraftOpen, StopReason
+from speculative.sampling import distribution
 from speculative.sampling.types import AcceptanceRule, SamplingParams
 from tests.support.engines import RecordingRunner, running_engine, sessions_become
 
@@ -182,6 +184,49 @@ async def test_an_entropy_equal_to_the_threshold_does_not_stop(engine: Engine) -
     async with Drafter(engine).session(opening()) as session:
         drafted = await chunk(session, 3, max_tokens=8, stop=max(whole.entropies_nats))
     assert drafted.token_ids == whole.token_ids
+
+
+@pytest.mark.parametrize("params", [SAMPLED, GREEDY])
+@pytest.mark.parametrize("acceptance", [AcceptanceRule.COUPLED, AcceptanceRule.REJECTION])
+async def test_drafting_stops_behind_the_first_token_of_too_little_probability(
+    engine: Engine, acceptance: AcceptanceRule, params: SamplingParams
+) -> None:
+    opened = opening(params=params, acceptance=acceptance, draft_probs=True)
+    whole = await fresh(engine, PROMPT, 8, opened)
+    least = min(whole.draft_probs)
+    expected_len = whole.draft_probs.index(least) + 1
+    for stop_prob, length, reason in (
+        (least * 1.0001, expected_len, StopReason.PROBABILITY),
+        (least, 8, StopReason.MAX_TOKENS),
+    ):
+        async with Drafter(engine).session(opened) as session:
+            drafted = await session.advance(Advance(3, (), 8, stop_prob=stop_prob))
+        assert drafted.token_ids == whole.token_ids[:length]
+        assert drafted.draft_probs == whole.draft_probs[:length]
+        assert drafted.stop_reason is reason
+
+
+@pytest.mark.parametrize("position", [1, 4, 7])
+async def test_drafting_stops_behind_the_first_token_of_too_little_survival(engine: Engine, position: int) -> None:
+    whole = await fresh(engine, PROMPT, 8, opening(draft_probs=True))
+    survival = [math.prod(whole.draft_probs[: index + 1]) for index in range(8)]
+    async with Drafter(engine).session(opening()) as session:
+        threshold = (survival[position] + survival[position - 1]) / 2
+        drafted = await session.advance(Advance(3, (), 8, stop_survival=threshold))
+    assert drafted.token_ids == whole.token_ids[: position + 1]
+    assert drafted.draft_probs == whole.draft_probs[: position + 1]  # a rule that looks at them has them sent
+    assert drafted.stop_reason is StopReason.SURVIVAL
+
+
+async def test_what_is_told_of_tokens_never_changes_them(engine: Engine) -> None:
+    for params in (SAMPLED, GREEDY):
+        plain = await fresh(engine, PROMPT, 8, opening(params=params))
+        told = await fresh(engine, PROMPT, 8, opening(params=params, distribution=True, draft_probs=True))
+        assert (told.token_ids, told.entropies_nats) == (plain.token_ids, plain.entropies_nats)
+        assert plain.laws == plain.draft_probs == ()
+        assert len(told.laws) == len(told.draft_probs) == 8
+        for law, token_id, prob in zip(told.laws, told.token_ids, told.draft_probs, strict=True):
+            assert distribution.full_probability(law, token_id) == pytest.approx(prob, abs=1e-3)
 
 
 async def test_drafting_stops_behind_the_end_of_the_sequence() -> None:
