@@ -149,14 +149,28 @@ def encode_law(law: SparseLaw) -> sampling_pb2.SparseDistribution:
 
 def decode_law(message: sampling_pb2.SparseDistribution, path: str, vocab_size: int) -> SparseLaw:
     """The law at `path`: distinct ids, one finite weight of at least 0 for each, a positive sum."""
-    ids = decode_token_ids(message.token_ids, f"{path}.token_ids", vocab_size)
-    _require(len(set(ids)) == len(ids), f"{path}.token_ids", "distinct")
-    _require(len(message.weights_fp16) == _FP16_BYTES * len(ids), f"{path}.weights_fp16", "2 bytes for each token id")
-    weights = _unpack_fp16(message.weights_fp16)
-    _require(all(0 <= weight < math.inf for weight in weights), f"{path}.weights_fp16", "finite weights of at least 0")
-    _require(sum(weights) > 0, f"{path}.weights_fp16", "weights with a positive sum")
-    _require(0 <= message.tail_mass <= 1, f"{path}.tail_mass", "in [0, 1]")
-    return SparseLaw(ids, weights, message.tail_mass)
+    ids, packed, tail_mass = tuple(message.token_ids), message.weights_fp16, message.tail_mass
+    if len(packed) == _FP16_BYTES * len(ids) > 0 and max(ids) < vocab_size and len(set(ids)) == len(ids):
+        weights = _unpack_fp16(packed)
+        # A sum that is a finite number has no part that is not.
+        if min(weights) >= 0.0 < sum(weights) < math.inf and 0.0 <= tail_mass <= 1.0:
+            return SparseLaw(ids, weights, tail_mass)
+    raise _law_error(message, path, vocab_size)
+
+
+def _law_error(message: sampling_pb2.SparseDistribution, path: str, vocab_size: int) -> InvalidRequestError:
+    """What is wrong with a law at `path`; laws come in every round, so this is worked out only where something is."""
+    try:
+        ids = decode_token_ids(message.token_ids, f"{path}.token_ids", vocab_size)
+    except InvalidRequestError as error:
+        return error
+    if len(set(ids)) < len(ids):
+        return InvalidRequestError(f"{path}.token_ids", "must be distinct")
+    if len(message.weights_fp16) != _FP16_BYTES * len(ids):
+        return InvalidRequestError(f"{path}.weights_fp16", "must be 2 bytes for each token id")
+    if not 0 <= message.tail_mass <= 1:
+        return InvalidRequestError(f"{path}.tail_mass", "must be in [0, 1]")
+    return InvalidRequestError(f"{path}.weights_fp16", "must be finite weights of at least 0 with a positive sum")
 
 
 def _unpack_fp16(packed: bytes) -> tuple[float, ...]:
