@@ -61,10 +61,11 @@ def recipe_section(run: Mapping[str, Any]) -> str:
         f"{shape['num_layers']} layers, {shape['hidden_size']} wide, {shape['num_heads']} heads, "
         f"{run['parameters']:,} parameters (most of them in the tied table of {shape['vocab_size']:,} ids), "
         f"{shape['head_size']:,} ids proposed. The table starts as the target's embedding on its main directions. "
-        f"Distilled from the target's 16 most likely tokens at {run['labelled_positions']:,} positions of its own answers "
-        "(60 % greedy, the rest at temperature 0.8 or 1.0): "
+        "Distilled from the target's 16 most likely tokens at "
+        f"{run['labelled_positions']:,} positions of its own answers (60 % greedy, others at temperature 0.8 or 1): "
         f"{run['steps']:,} steps, {run['minutes']:.0f} minutes on a CPU. "
-        f"On answers to other prompts of the same kinds: greedy agreement {run['validation_greedy']:.3f}, overlap of the laws {run['validation_overlap']:.3f}.\n"
+        "On answers to other prompts of the same kinds: "
+        f"greedy agreement {run['validation_greedy']:.3f}, overlap of the laws {run['validation_overlap']:.3f}.\n"
     )
 
 
