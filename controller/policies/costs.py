@@ -18,19 +18,23 @@ class RoundCosts:
     In a batch a request's own length hardly moves the batch's time, yet all requests choose by the same rule. So
     verification is learnt, and predicted, as a function of *all* positions in the batch, as if every session in it
     used the length in question. All B sessions of a batch report the same forward, so each counts for 1/B.
+
+    What plain decoding costs is learnt apart, and only while nobody speculates: it is what speculation is measured by,
+    and next to sessions that draft even a plain one takes longer.
     """
 
     def __init__(self) -> None:
         self._draft = RisingLine(_FADING)
-        self._verify = RisingCurve()
+        self._verify = RisingCurve(_WINDOW / 2)
+        self._plain_verify = RisingCurve(_WINDOW)
         self._plain_network = RunningMean(_WINDOW)
         self._network = RunningMean(_WINDOW)
         self._switch = RunningMean(_WINDOW)
 
     @property
     def knows_plain(self) -> bool:
-        """Whether a plain round has been seen."""
-        return self._plain_network.known
+        """Whether a plain round among plain rounds has been seen."""
+        return self._plain_verify.known
 
     @property
     def knows_speculation(self) -> bool:
@@ -52,6 +56,8 @@ class RoundCosts:
         others = (outcome.batch_size - 1) * (1.0 + mean_length)
         verify_ns = outcome.queue_ns + outcome.forward_ns
         self._verify.add(max(1.0, outcome.drafted_len + 1.0 + others), verify_ns, weight)
+        if mean_length == 0.0:
+            self._plain_verify.add(max(1, outcome.batch_size), verify_ns, weight)
         if outcome.drafted_len == 0:
             self._plain_network.add(max(0, outcome.round_ns - verify_ns), weight)
             return
@@ -67,8 +73,9 @@ class RoundCosts:
 
     def plain_ns(self, batch_size: int) -> float:
         """Predicted time of a plain round when all sessions of the batch run plain ones."""
-        network = self._plain_network.mean if self.knows_plain else self._network.mean / 2
-        return self._verify.value(batch_size) + network
+        verify = self._plain_verify if self.knows_plain else self._verify
+        network = self._plain_network.mean if self._plain_network.known else self._network.mean / 2
+        return verify.value(batch_size) + network
 
     def round_ns(self, length: float, batch_size: int) -> float:
         """Predicted time of a round of `length` drafted tokens when all sessions of the batch draft as many."""

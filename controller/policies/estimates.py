@@ -89,7 +89,7 @@ class _Cell:
 class RisingCurve:
     """Estimate of a function that never falls, at x >= 1, from scattered noisy values.
 
-    Values are averaged in cells (one for each whole x up to 16, 12 % wide above), each the mean of its newest values;
+    Values are averaged in cells (one for each whole x up to 16, 12 % wide above), each the mean of its newest `window`;
     neighbouring cells that would fall are pooled (isotonic regression); between cells the curve is straight, left of
     the first it is flat, right of the last it goes on with the slope of a line through all cells. A value far above
     its cell's mean is cut to four times that: one hiccup must not pass for a cost, a lasting change still gets through.
@@ -97,11 +97,11 @@ class RisingCurve:
 
     _FINE = 16
     _STEP = 1.12
-    _WINDOW = 16.0
     _TRUSTED = 4.0
     _CUT = 4.0
 
-    def __init__(self) -> None:
+    def __init__(self, window: float) -> None:
+        self._window = window
         self._cells: dict[int, _Cell] = {}
         self._knots: list[tuple[float, float]] | None = None
         self._slope = 0.0
@@ -115,7 +115,7 @@ class RisingCurve:
 
     def add(self, x: float, y: float, weight: float = 1.0) -> None:
         """Takes a value; `weight` is at most 1."""
-        cell = self._cells.setdefault(self._key(x), _Cell(self._WINDOW))
+        cell = self._cells.setdefault(self._key(x), _Cell(self._window))
         if cell.weight >= self._TRUSTED and cell.y > 0.0:
             y = min(y, self._CUT * cell.y)
         cell.add(x, y, weight)

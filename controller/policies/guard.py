@@ -66,7 +66,7 @@ class GuardLedger:
         self._rounds_since_plain = 0
         self._measurements = 0
         self._batches_due = 0.0
-        self._rounds_left = 0
+        self._patience_rounds = 0.0
         self._trials = LiveValues()
 
     @property
@@ -95,7 +95,7 @@ class GuardLedger:
         """Whether everybody is to run plain rounds now; `gain` is what speculation wins by the asking forecast."""
         if self._batches_due <= 1e-9 and self._due(gain):
             self._batches_due = _MEASURED_BATCHES if self._knowledge.costs.knows_plain else _FIRST_BATCHES
-            self._rounds_left = 4 * self._knowledge.live_requests
+            self._patience_rounds = 4.0 * self._batches_due
             self._measurements += 1
         return self._batches_due > 1e-9
 
@@ -108,11 +108,8 @@ class GuardLedger:
         interval = min(spared, _FIRST_INTERVAL * 2.0**self._measurements)
         return self._rounds_since_plain >= interval * self._knowledge.live_requests
 
-    def observe(self, outcome: RoundOutcome, forecast_ns: float) -> float:
-        """Books a round and returns what it won against plain ones, in nanoseconds.
-
-        `forecast_ns` is what a round of its length was expected to take.
-        """
+    def observe(self, outcome: RoundOutcome, forecast_ns: float) -> None:
+        """Books a round; `forecast_ns` is what one of its length was expected to take."""
         batch_size = max(1, outcome.batch_size)
         plain_ns = self._knowledge.costs.plain_ns(batch_size)
         if self._account_ns is None and self._knowledge.costs.knows_plain:
@@ -125,16 +122,15 @@ class GuardLedger:
             # The sessions of a batch spend the same time together.
             balance = self._account_ns + (won_ns + allowance) / batch_size
             self._account_ns = min(balance, self._settings.most_rounds * plain_ns)
-        return won_ns
 
     def _count(self, batch_size: int) -> None:
         self._rounds_since_plain += 1
-        self._rounds_left -= 1
+        self._patience_rounds -= 1.0 / self._knowledge.live_requests
         if self._knowledge.mean_length == 0.0:
             self._rounds_since_plain = 0
             self._batches_due -= 1.0 / batch_size
-        if self._rounds_left <= 0:
-            # Somebody holds still; the others do not wait for it.
+        if self._patience_rounds <= 0.0:
+            # Somebody drafts on, or holds still; the others do not wait for it for ever.
             self._batches_due = 0.0
 
 
@@ -195,8 +191,11 @@ class GuardedPolicy(ChunkPolicy):
     def observe(self, outcome: RoundOutcome) -> None:
         """Books the round, learns its yield, and lets the policy learn."""
         if self._rounds:
-            expected_ns = self._knowledge.costs.round_ns(outcome.drafted_len, outcome.batch_size)
-            self._trial_ns += self._ledger.observe(outcome, expected_ns)
+            costs = self._knowledge.costs
+            forecast_ns = costs.round_ns(outcome.drafted_len, outcome.batch_size)
+            self._ledger.observe(outcome, forecast_ns)
+            # As if the whole batch did the same: among plain sessions, drafting pays for oneself and costs the others.
+            self._trial_ns += (outcome.accepted_len + 1) * costs.plain_ns(outcome.batch_size) - forecast_ns
         if self._planned_len:
             self._yields.observe(self._planned_len, outcome.drafted_len, outcome.accepted_len)
         self._rounds += 1

@@ -54,12 +54,13 @@ def test_verification_in_a_batch_is_predicted_for_all_sessions_alike() -> None:
     assert costs.round_ns(2, 8) == pytest.approx((4 + 40 + 2) * MS)
 
 
-def test_one_plain_round_among_speculating_sessions_is_not_taken_for_a_plain_batch() -> None:
+def test_plain_rounds_next_to_speculating_sessions_do_not_count_as_plain_decoding() -> None:
     costs = RoundCosts()
     costs.observe(timed(4, 8, 60, 2, batch_size=8), mean_length=4.0, resumed=False)
-    # Its own chunk is empty, the 7 others still bring 5 positions each: 36 positions.
-    costs.observe(timed(0, 0, 56, 1, batch_size=8), mean_length=4.0, resumed=False)
+    costs.observe(timed(0, 0, 58, 1, batch_size=8), mean_length=3.5, resumed=False)
+    assert not costs.knows_plain
     costs.observe(timed(0, 0, 20, 1, batch_size=8), mean_length=0.0, resumed=False)
+    costs.observe(timed(0, 0, 25, 1, batch_size=8), mean_length=0.5, resumed=False)
     assert costs.plain_ns(8) == pytest.approx(21 * MS)
 
 

@@ -62,7 +62,7 @@ def test_line_follows_a_change() -> None:
 
 
 def test_curve_is_straight_between_cells_flat_before_and_goes_on_behind() -> None:
-    curve = RisingCurve()
+    curve = RisingCurve(window=16)
     assert (curve.known, curve.value(3.0)) == (False, 0.0)
     curve.add(2.0, 10.0)
     assert curve.value(1.0) == curve.value(9.0) == 10.0
@@ -73,14 +73,14 @@ def test_curve_is_straight_between_cells_flat_before_and_goes_on_behind() -> Non
 
 
 def test_curve_pools_neighbours_that_would_fall() -> None:
-    curve = RisingCurve()
+    curve = RisingCurve(window=16)
     for x, y in [(1.0, 10.0), (2.0, 30.0), (3.0, 20.0), (4.0, 40.0)]:
         curve.add(x, y)
     assert [curve.value(x) for x in (1.0, 2.0, 3.0, 4.0)] == [10.0, 25.0, 25.0, 40.0]
 
 
 def test_curve_follows_a_change_and_shrugs_off_a_hiccup() -> None:
-    curve = RisingCurve()
+    curve = RisingCurve(window=16)
     for _ in range(20):
         curve.add(3.0, 10.0)
     curve.add(3.0, 10_000.0)
@@ -93,7 +93,7 @@ def test_curve_follows_a_change_and_shrugs_off_a_hiccup() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(1.0, 2000.0), st.floats(0.0, 1e10)), min_size=1, max_size=40))
 def test_curve_never_falls(points: list[tuple[float, float]]) -> None:
-    curve = RisingCurve()
+    curve = RisingCurve(window=16)
     for x, y in points:
         curve.add(x, y)
     values = [curve.value(float(x)) for x in range(1, 2100, 7)]
