@@ -30,11 +30,6 @@ class Wanted:
     law: bool = False
     draft: SparseLaw | None = None
 
-    @property
-    def any(self) -> bool:
-        """Whether there is anything to measure."""
-        return self.entropy or self.prob or self.kl or self.js_distance or self.law
-
 
 NOTHING = Wanted()
 ENTROPY_ONLY = Wanted(entropy=True)
@@ -47,8 +42,7 @@ def wanted_of_picks(request: PickRequest) -> list[Wanted]:
     can be computed together.
     """
     signals, laws = request.signals, request.draft_laws
-    plain = not (signals or request.want_entropy or request.want_prob or request.want_law)
-    if plain:
+    if not (signals or request.want_entropy or request.want_prob or request.want_law):
         return [NOTHING] * request.num_rows
     return [
         Wanted(
@@ -66,6 +60,8 @@ def wanted_of_picks(request: PickRequest) -> list[Wanted]:
 def wanted_of_judgement(request: JudgeRequest) -> list[Wanted]:
     """For each draft token of a request."""
     signals, by_distance = request.signals, request.adasd is not None
+    if not (signals or by_distance):
+        return [NOTHING] * len(request.laws)
     return [
         Wanted(
             entropy=Signal.TARGET_ENTROPY in signals,
@@ -79,12 +75,12 @@ def wanted_of_judgement(request: JudgeRequest) -> list[Wanted]:
 
 
 def table_width(wanted: Iterable[Wanted]) -> int:
-    """Columns that all rows of one transfer need."""
+    """Columns that all rows of one transfer need; 0 where nothing is wanted of any."""
     width = 0
     for each in wanted:
         if each.law:
             return HEAD + rejection.HEAD_SIZE
-        if each.any:
+        if each is not NOTHING:
             width = HEAD
     return width
 

@@ -96,7 +96,14 @@ class TorchRows:
         ]
         groups = self._warp(wishes)
         tables = [
-            torch.cat([group.finite.double()[:, None], self._measures(group, wishes), rejection.law_heads(group)], -1)
+            torch.cat(
+                [
+                    group.finite.double()[:, None],
+                    self._measures(group, wishes, measures.HEAD),
+                    rejection.law_heads(group),
+                ],
+                -1,
+            )
             for group in groups
         ]
         outcomes = {}
@@ -131,12 +138,12 @@ class TorchRows:
         drafted = torch.tensor(
             [token_id for request in requests for token_id in request.draft_token_ids], device=self._logits.device
         )
-        groups = self._warp(wishes)
+        groups, width = self._warp(wishes), _width(wishes)
         tables = []
         for group in groups:
             own = drafted[list(group.rows)]
             lead = torch.stack([group.finite.double(), group.probs_of(own)], dim=-1)
-            tables.append(torch.cat([lead, self._measures(group, wishes, own)], dim=-1))
+            tables.append(torch.cat([lead, self._measures(group, wishes, width, own)], dim=-1))
         looks = {}
         for number, (finite, prob, *measured) in _to_host(groups, tables):
             _check_finite(finite)
@@ -149,11 +156,12 @@ class TorchRows:
 
     def _race(self, groups: Sequence[WarpedRows], wishes: Sequence[_Wish]) -> list[_Answer]:
         """The answer to each wish; `groups` hold the laws of all."""
+        width = _width(wishes)
         tables = []
         for group in groups:
             result = _run_race(group, [wishes[number].key for number in group.rows])
             lead = torch.stack([group.finite.double(), result.certified.double(), result.token_ids.double()], dim=-1)
-            tables.append(torch.cat([lead, self._measures(group, wishes, result.token_ids)], dim=-1))
+            tables.append(torch.cat([lead, self._measures(group, wishes, width, result.token_ids)], dim=-1))
         answers = {}
         for number, (finite, certified, token_id, *measured) in _to_host(groups, tables):
             _check_finite(finite)
@@ -162,14 +170,22 @@ class TorchRows:
                 answers[number] = _race_again(groups, number, wishes[number], measured)
         return [answers[number] for number in range(len(wishes))]
 
-    def _measures(self, group: WarpedRows, wishes: Sequence[_Wish], token_ids: Tensor | None = None) -> Tensor:
-        """Measures of a group's laws: [R, C] float64, C being what any of the wishes needs."""
-        width = measures.table_width(wish.wanted for wish in wishes)
+    def _measures(
+        self, group: WarpedRows, wishes: Sequence[_Wish], width: int, token_ids: Tensor | None = None
+    ) -> Tensor:
+        """Measures of a group's laws: [R, width] float64."""
+        if not width:
+            return group.scores.new_empty((len(group.rows), 0), dtype=torch.float64)
         own = [wishes[number] for number in group.rows]
+        wanted = [wish.wanted for wish in own]
         laws = group
-        if group.one_hot and any(wish.wanted.any for wish in own):
+        if group.one_hot and measures.table_width(wanted):
             laws = self._warp([replace(wish, params=_NEUTRAL) for wish in own])[0]
-        return measures.measure(laws, [wish.wanted for wish in own], token_ids, width)
+        return measures.measure(laws, wanted, token_ids, width)
+
+
+def _width(wishes: Sequence[_Wish]) -> int:
+    return measures.table_width(wish.wanted for wish in wishes)
 
 
 @dataclass(frozen=True, slots=True)

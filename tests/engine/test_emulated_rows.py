@@ -13,9 +13,11 @@ import torch
 from speculative.engine.emulated_laws import RawLaw
 from speculative.engine.emulated_rows import EmulatedRows, entropy_nats, warp
 from speculative.engine.interface import Draw, DrawRequest, Judgement, JudgeRequest, PickRequest, Picks, RowRequest
+from speculative.engine.rows import TorchRows
 from speculative.sampling import distribution
 from speculative.sampling import warp as torch_warp
-from speculative.sampling.types import SamplingParams, SparseLaw
+from speculative.sampling.adasd import Adasd
+from speculative.sampling.types import AdasdOptions, AdasdVariant, SamplingParams, Signal, SparseLaw
 from tests.support.statistics import assert_follows
 
 VOCAB_SIZE = 260
@@ -217,3 +219,50 @@ def test_greedy_rejection_compares_the_likeliest_tokens() -> None:
 def test_an_empty_chunk_is_one_draw_from_the_target() -> None:
     """2,000 of them."""
     assert_follows((judge((TARGET,), (), NEUTRAL, seed)[0] for seed in range(2000)), warped(TARGET))
+
+
+@pytest.mark.parametrize("params", [GREEDY, *SAMPLINGS])
+def test_measures_are_those_of_real_models(params: SamplingParams) -> None:
+    """Against the torch rows, on logits with the same laws."""
+    laws = [TARGET, OTHER, RawLaw((5, 9), (2.0, 1.0))]
+    logits = torch.full((len(laws), VOCAB_SIZE), -torch.inf)
+    for row, law in enumerate(laws):
+        logits[row, list(law.token_ids)] = torch.tensor(law.weights).log()
+    told = PickRequest(0, 3, 5, params, 1, want_entropy=True, want_prob=True, want_law=True)
+    (real,), (emulated,) = (rows.answer([told]) for rows in (TorchRows(logits, VOCAB_SIZE), EmulatedRows(laws, 260)))
+    assert isinstance(real, Picks)
+    assert isinstance(emulated, Picks)
+    assert emulated.token_ids == real.token_ids
+    assert emulated.entropies_nats == pytest.approx(real.entropies_nats, abs=1e-6)
+    assert emulated.probs == pytest.approx(real.probs, abs=1e-6)
+    assert [law.token_ids for law in emulated.laws] == [law.token_ids for law in real.laws]
+    signals = frozenset({Signal.KL, Signal.JS_DISTANCE, Signal.TARGET_ENTROPY})
+    drafts = (SparseLaw((0, 7), (1.0, 0.5), 0.25), SparseLaw((9, 3), (1.0, 0.25)))
+    for request in (
+        PickRequest(0, 3, 5, params, 1, draft_laws=drafts, signals=signals),
+        JudgeRequest(0, 5, (7, 9), drafts, params, 1, signals=signals),
+    ):
+        (real,), (emulated,) = (rows.answer([request]) for rows in (TorchRows(logits, 260), EmulatedRows(laws, 260)))
+        assert not isinstance(real, Draw)
+        assert not isinstance(emulated, Draw)
+        assert emulated.signals.kl_nats == pytest.approx(real.signals.kl_nats, abs=1e-5)
+        assert emulated.signals.js_distance == pytest.approx(real.signals.js_distance, abs=1e-5)
+        assert emulated.signals.target_entropies_nats == pytest.approx(real.signals.target_entropies_nats, abs=1e-5)
+        assert len(emulated.signals.kl_nats) == 2
+
+
+@pytest.mark.parametrize("params", [GREEDY, *SAMPLINGS])
+def test_adasd_judges_as_over_real_models(params: SamplingParams) -> None:
+    laws = [TARGET, OTHER, RawLaw((5, 9), (2.0, 1.0))]
+    logits = torch.full((len(laws), VOCAB_SIZE), -torch.inf)
+    for row, law in enumerate(laws):
+        logits[row, list(law.token_ids)] = torch.tensor(law.weights).log()
+    drafts = (SparseLaw((7, 0), (1.0, 0.75), 0.125), SparseLaw((9, 0), (1.0, 0.25)))
+    options = AdasdOptions(AdasdVariant.MIDPOINT)
+    real, emulated = Adasd(options, raw=params.greedy), Adasd(options, raw=params.greedy)
+    for seed in range(20):
+        base_len = 5 + seed
+        ours = JudgeRequest(0, base_len, (7, 9), drafts, params, seed, adasd=emulated)
+        theirs = JudgeRequest(0, base_len, (7, 9), drafts, params, seed, adasd=real)
+        assert EmulatedRows(laws, VOCAB_SIZE).answer([ours]) == TorchRows(logits, VOCAB_SIZE).answer([theirs])
+    assert (emulated.threshold is None) == (real.threshold is None)

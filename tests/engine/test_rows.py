@@ -20,14 +20,24 @@ from speculative.engine.interface import (
     RowRequest,
 )
 from speculative.engine.rows import TorchRows
-from speculative.sampling import acceptance, counter, coupling, distribution
+from speculative.sampling import acceptance, counter, coupling, distribution, divergence, divergence_rows
+from speculative.sampling.adasd import Adasd, Evidence
 from speculative.sampling.counter import Stream, row_key
-from speculative.sampling.types import SamplingParams, SparseLaw
-from speculative.sampling.warp import warp
+from speculative.sampling.types import (
+    NO_SIGNALS,
+    AdasdOptions,
+    AdasdVariant,
+    SamplingParams,
+    Signal,
+    Signals,
+    SparseLaw,
+)
+from speculative.sampling.warp import WarpedRows, warp
 from tests.support.statistics import assert_follows
 
 VOCAB_SIZE = 1100
 GREEDY = SamplingParams(temperature=0.0)
+VERIFIER_SIGNALS = frozenset({Signal.KL, Signal.JS_DISTANCE, Signal.TARGET_ENTROPY})
 PARAMS = {
     "greedy": GREEDY,
     "neutral": SamplingParams(),
@@ -259,6 +269,10 @@ def mixed_requests(logits: Tensor) -> list[RowRequest]:
             PickRequest(row, 2, 50 + number, params, number, want_entropy=number % 2 == 0),
             JudgeRequest(row, 20 + number, drafted, laws, params, number),
             DrawRequest(row + 3, 70, 65, params, number),
+            PickRequest(row, 3, 50, params, number, draft_laws=laws, signals=VERIFIER_SIGNALS),
+            PickRequest(row + 1, 2, 50, params, number, draft_laws=laws[:1], signals=frozenset({Signal.KL})),
+            PickRequest(row + 3, 1, 50, params, number, want_entropy=True, want_prob=True, want_law=number % 2 == 0),
+            JudgeRequest(row, 20 + number, drafted, laws, params, number, signals=VERIFIER_SIGNALS),
         ]
     return [requests[(7 * index) % len(requests)] for index in range(len(requests))]
 
@@ -282,21 +296,109 @@ def without_floats(outcome: RowOutcome) -> object:
     """What has to be equal to the bit: tokens and laws, but no entropies and tail masses."""
     match outcome:
         case Picks():
-            return outcome.token_ids
+            laws = [dataclasses.replace(law, tail_mass=0.0) for law in outcome.laws]
+            return outcome.token_ids, laws, len(outcome.probs), list(map(len, dataclasses.astuple(outcome.signals)))
         case Draw():
             return outcome.token_id, dataclasses.replace(outcome.law, tail_mass=0.0)
         case Judgement():
-            return outcome
+            return outcome.accepted_len, outcome.next_token_id, list(map(len, dataclasses.astuple(outcome.signals)))
 
 
 def floats(outcome: RowOutcome) -> Sequence[float]:
     match outcome:
         case Picks():
-            return outcome.entropies_nats
+            tails = [law.tail_mass for law in outcome.laws]
+            return [*outcome.entropies_nats, *outcome.probs, *tails, *all_signals(outcome.signals)]
         case Draw():
             return outcome.entropy_nats, outcome.law.tail_mass
         case Judgement():
-            return ()
+            return all_signals(outcome.signals)
+
+
+def all_signals(signals: Signals) -> list[float]:
+    return [*signals.kl_nats, *signals.js_distance, *signals.target_entropies_nats]
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_measures_are_of_the_warped_laws_and_at_temperature_zero_of_plain_ones(params: SamplingParams) -> None:
+    logits, near = random_logits(3), random_logits(3) + random_logits(3, seed=6) * 0.3
+    measured = SamplingParams() if params.greedy else params
+    targets, drafts = target_laws(logits, measured), target_laws(near, measured)
+    request = PickRequest(0, 3, 9, params, 2, want_entropy=True, want_prob=True, want_law=True)
+    told = picks(TorchRows(near, VOCAB_SIZE).answer([request])[0])
+    for row, (law, sparse) in enumerate(zip(drafts, told.laws, strict=True)):
+        assert told.entropies_nats[row] == pytest.approx(entropy(law), rel=1e-4, abs=1e-6)
+        assert told.probs[row] == pytest.approx(law[told.token_ids[row]], rel=1e-4, abs=1e-9)
+        expected = distribution.sparsify(law)
+        assert sparse.token_ids == expected.token_ids
+        assert sparse.tail_mass == pytest.approx(expected.tail_mass, abs=1e-5)
+    chunk = PickRequest(0, 3, 9, params, 2, draft_laws=told.laws[:2], signals=VERIFIER_SIGNALS)
+    signals = picks(TorchRows(logits, VOCAB_SIZE).answer([chunk])[0]).signals
+    for row, sparse in enumerate(told.laws[:2]):
+        head = [targets[row].get(token_id, 0.0) for token_id in sparse.token_ids]
+        assert signals.kl_nats[row] == pytest.approx(divergence.kl_divergence_nats(head, sparse), abs=1e-5)
+        assert signals.js_distance[row] == pytest.approx(divergence.js_distance(head, sparse), abs=1e-4)
+        assert signals.target_entropies_nats[row] == pytest.approx(entropy(targets[row]), rel=1e-4, abs=1e-6)
+
+
+def entropy(law: dict[int, float]) -> float:
+    return -math.fsum(prob * math.log(prob) for prob in law.values())
+
+
+def test_what_is_not_wanted_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("nobody wants it")
+
+    monkeypatch.setattr(WarpedRows, "entropies_nats", refuse)
+    monkeypatch.setattr(WarpedRows, "log_totals", refuse)
+    monkeypatch.setattr(divergence_rows, "merge", refuse)
+    laws = (distribution.one_hot(1), distribution.one_hot(2))
+    for params in PARAMS.values():
+        outcome = picks(
+            TorchRows(random_logits(3), VOCAB_SIZE).answer([PickRequest(0, 3, 9, params, 2, draft_laws=laws)])[0]
+        )
+        assert outcome.signals == NO_SIGNALS
+        assert outcome.entropies_nats == ()
+
+
+def test_a_race_run_again_tells_the_probability_of_its_own_winner(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.linspace(0.0, 0.5, 4000).expand(60, 4000)
+    request = PickRequest(0, 60, 8, SamplingParams(), 4, want_prob=True)
+    certain = TorchRows(logits, 4000).answer([request])
+    monkeypatch.setattr(coupling, "_FINALISTS", 1)
+    assert TorchRows(logits, 4000).answer([request]) == certain
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(), SamplingParams(0.8, 50, 0.95)])
+def test_adasd_judges_by_the_distances_of_the_measured_laws(params: SamplingParams) -> None:
+    """Its own rule on numbers computed one by one, in many rounds, so that it learns the same."""
+    options = AdasdOptions(AdasdVariant.MIDPOINT)
+    batched, single = Adasd(options, raw=params.greedy), Adasd(options, raw=params.greedy)
+    measured = SamplingParams() if params.greedy else params
+    lengths = []
+    for seed in range(30):
+        logits = random_logits(5, seed=seed)
+        near = logits[:4] + random_logits(4, seed=100 + seed) * 0.4
+        chosen = PickRequest(0, 4, 9, params, seed, want_law=True)
+        if params.greedy:
+            told = picks(TorchRows(near, VOCAB_SIZE).answer([chosen])[0])
+            drafted, laws = told.token_ids, told.laws
+        else:
+            drafted, laws = drafted_chunk(near, params, base_len=9, seed=seed)
+        evidence = []
+        for row, (token_id, law) in enumerate(zip(drafted, laws, strict=True)):
+            (seen,) = target_laws(logits[row : row + 1], measured)
+            (judged,) = target_laws(logits[row : row + 1], params)
+            distance = divergence.js_distance([seen.get(each, 0.0) for each in law.token_ids], law)
+            draft_prob = distribution.probabilities(law)[token_id]
+            evidence.append(Evidence(draft_prob, judged.get(token_id, 0.0), distance, token_id in seen))
+        request = JudgeRequest(0, 9, drafted, laws, params, seed, adasd=batched)
+        outcome = judgement(TorchRows(logits, VOCAB_SIZE).answer([request])[0])
+        assert outcome.accepted_len == single.accepted_len(evidence, seed=seed, base_len=9)
+        assert outcome.signals == NO_SIGNALS
+        lengths.append(outcome.accepted_len)
+    assert batched.threshold == pytest.approx(single.threshold, abs=1e-4)
+    assert len(set(lengths)) > 2
 
 
 def test_the_same_request_twice_gets_two_equal_answers() -> None:
