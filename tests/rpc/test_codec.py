@@ -196,8 +196,8 @@ def test_verifier_messages_survive_the_wire() -> None:
         assert codec.decode_verify_open(carried(codec.encode_verify_open(opening)), VOCAB) == opening
     for check in (Check(2, ()), Check(2, (0, 99)), Check(2, (0, 99), (LAW, LAW))):
         assert codec.decode_check(carried(codec.encode_check(check)), VOCAB, CHUNK) == check
-    for signals in (NO_SIGNALS, Signals((0.5, 0.25), (1.0, 0.0), (2.0, 0.125)), Signals(js_distance=(0.5,))):
-        verdict = Verdict(2, 1, 0, 2**40, 2**41, 3, 4, signals)
+    for told in (NO_SIGNALS, Signals((0.5, 0.25), (1.0, 0.0), (2.0, 0.125)), Signals(js_distance=(0.5,))):
+        verdict = Verdict(2, 1, 0, 2**40, 2**41, 3, 4, told)
         assert codec.decode_verdict(carried(codec.encode_verdict(verdict))) == verdict
 
 

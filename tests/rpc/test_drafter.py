@@ -223,7 +223,8 @@ async def test_what_is_told_of_tokens_never_changes_them(engine: Engine) -> None
         plain = await fresh(engine, PROMPT, 8, opening(params=params))
         told = await fresh(engine, PROMPT, 8, opening(params=params, distribution=True, draft_probs=True))
         assert (told.token_ids, told.entropies_nats) == (plain.token_ids, plain.entropies_nats)
-        assert plain.laws == plain.draft_probs == ()
+        assert not plain.laws
+        assert not plain.draft_probs
         assert len(told.laws) == len(told.draft_probs) == 8
         for law, token_id, prob in zip(told.laws, told.token_ids, told.draft_probs, strict=True):
             assert distribution.full_probability(law, token_id) == pytest.approx(prob, abs=1e-3)
