@@ -4,29 +4,49 @@ Invariant: between two Advances the engine's session holds the committed prefix 
 chunk; `committed_len` of them are final. A committed prefix that reaches the draft's context window can only be
 counted, no longer continued: such a session holds no memory and answers empty chunks, so that the stream goes on with
 the target alone.
+
+Where the committed prefix ends as it did before, the tokens that followed then are proposed first (lookup.py), without
+the engine; the model drafts where there are none, and behind them where there are few. Its cache stays behind
+meanwhile, and catches up in the step of its next token.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
-from speculative.engine.interface import Draw, DrawRequest, PickRequest, Picks, RowOutcome, RowRequest
+from draft_service.chunk import DraftJob, DraftToken, as_drafted, wants_probs
+from draft_service.lookup import LookupIndex
 from speculative.engine.prefill import Prefill
 from speculative.engine.session import Session
 from speculative.engine.worker import Engine
 from speculative.errors import StalePrefixError
 from speculative.messages import Advance, Drafted, DraftOpen, ModelInfo, StopReason
-from speculative.sampling import distribution
-from speculative.sampling.types import SamplingParams, SparseLaw
+from speculative.sampling.types import SamplingParams
+
+LOOKUP_ALONE_TOKENS = 4
+"""From how many looked-up tokens on the model does not draft behind them.
+
+The model's tokens count only if all those before them stand. If a looked-up token stands with chance 0.7 and a drafted
+one with 0.4, a first one behind four others brings 0.1 tokens, about what a draft step costs of a round; behind two it
+brings 0.2. So short proposals gain from the model, and only they make the round wait for it.
+"""
+_PIECE_TOKENS = 8192
+"""Tokens of a prompt that are indexed before others get their turn: about two milliseconds."""
 
 
 class Drafter:
     """Drafts on one engine, for many sessions at once."""
 
-    def __init__(self, engine: Engine, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        lookup_alone_tokens: int = LOOKUP_ALONE_TOKENS,
+    ) -> None:
         self._engine = engine
         self._clock_ns = clock_ns
+        self._lookup_alone_tokens = lookup_alone_tokens
 
     @property
     def info(self) -> ModelInfo:
@@ -45,7 +65,7 @@ class Drafter:
 
         Whatever ends the block, also a cancellation, frees everything the session holds. Raises CapacityError.
         """
-        session = DraftSession(self._engine, opening, self._clock_ns)
+        session = DraftSession(self._engine, opening, self._clock_ns, self._lookup_alone_tokens)
         try:
             await session.prefill()
             yield session
@@ -56,21 +76,32 @@ class Drafter:
 class DraftSession:
     """One committed prefix, and what was last drafted behind it."""
 
-    def __init__(self, engine: Engine, opening: DraftOpen, clock_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        opening: DraftOpen,
+        clock_ns: Callable[[], int],
+        lookup_alone_tokens: int = LOOKUP_ALONE_TOKENS,
+    ) -> None:
         self._engine = engine
         self._opening = opening
         self._clock_ns = clock_ns
+        self._lookup_alone_tokens = lookup_alone_tokens
         self._committed_len = len(opening.prompt_token_ids)
         fits = self._committed_len < engine.info.context_length
         self._held: Session | None = engine.open(opening.prompt_token_ids) if fits else None
+        self._index: LookupIndex | None = LookupIndex() if fits and opening.lookup else None
 
     async def prefill(self) -> None:
-        """Puts the prompt into the cache."""
+        """Puts the prompt into the index and the cache."""
+        if self._index is not None:
+            await fill(self._index, self._opening.prompt_token_ids)
         if self._held is not None:
             await self._engine.run(Prefill(self._held))
 
     def close(self) -> None:
         """Frees everything; harmless if repeated."""
+        self._index = None
         if self._held is not None:
             self._engine.close(self._held)
             self._held = None
@@ -83,17 +114,10 @@ class DraftSession:
         """
         started_ns = self._clock_ns()
         self._commit(advance)
-        tokens, reason = await self._draft(advance)
-        return Drafted(
-            base_len=self._committed_len,
-            token_ids=tuple(token.token_id for token in tokens),
-            entropies_nats=tuple(token.entropy_nats for token in tokens),
-            laws=tuple(token.law for token in tokens if token.law is not None),
-            stop_reason=reason,
-            drafted_ahead=0,
-            draft_ns=self._clock_ns() - started_ns,
-            draft_probs=tuple(token.prob for token in tokens if token.prob is not None),
-        )
+        looked_up = self._look_up(advance)
+        drafted, reason = await self._draft(advance, looked_up)
+        tokens = [*looked_up, *drafted]
+        return as_drafted(self._committed_len, tokens, len(looked_up), reason, self._clock_ns() - started_ns)
 
     def _commit(self, advance: Advance) -> None:
         """Makes the committed prefix end with the Advance's tokens, keeping of the cache what agrees with them."""
@@ -107,6 +131,8 @@ class DraftSession:
             self.close()
             return
         _replace_tail(self._held, advance.base_len, advance.committed_token_ids)
+        if self._index is not None:
+            self._index.extend(self._held.token_ids[len(self._index.token_ids) :])
 
     def _repeats(self, advance: Advance, end: int) -> bool:
         """Whether the Advance commits tokens that are the end of the committed prefix already."""
@@ -115,14 +141,43 @@ class DraftSession:
         held = self._held
         return held is None or tuple(held.token_ids[advance.base_len : end]) == advance.committed_token_ids
 
-    async def _draft(self, advance: Advance) -> tuple[Sequence["DraftToken"], StopReason]:
-        if self._held is None:
+    def _look_up(self, advance: Advance) -> list[DraftToken]:
+        """The tokens that the committed prefix itself proposes, to the first that ends a sequence."""
+        if self._index is None:
+            return []
+        room = self._engine.info.context_length - self._committed_len
+        proposed = self._index.propose(min(advance.most_looked_up, room))
+        ends = (index + 1 for index, one in enumerate(proposed) if one in self._engine.info.eos_token_ids)
+        return as_looked_up(proposed[: next(ends, len(proposed))], self._opening, advance)
+
+    async def _draft(
+        self, advance: Advance, looked_up: Sequence[DraftToken]
+    ) -> tuple[Sequence[DraftToken], StopReason]:
+        """What the model drafts behind the looked-up tokens, and why the chunk ends."""
+        held, info = self._held, self._engine.info
+        if held is None or self._committed_len + len(looked_up) == info.context_length:
             return (), StopReason.CONTEXT
-        if advance.max_tokens == 0:
+        if looked_up and looked_up[-1].token_id in info.eos_token_ids:
+            return (), StopReason.END_OF_SEQUENCE
+        if len(looked_up) >= min(advance.max_tokens, self._lookup_alone_tokens if looked_up else advance.max_tokens):
             return (), StopReason.MAX_TOKENS
-        job = DraftJob(self._held, self._opening, self._engine.info, advance)
+        held.token_ids += [token.token_id for token in looked_up]
+        job = DraftJob(held, self._opening, info, advance, len(looked_up))
         await self._engine.run(job)
         return job.drafted, job.stop_reason
+
+
+async def fill(index: LookupIndex, token_ids: Sequence[int]) -> None:
+    """Indexes a prompt, with a turn for others between pieces."""
+    for start in range(0, len(token_ids), _PIECE_TOKENS):
+        index.extend(token_ids[start : start + _PIECE_TOKENS])
+        await asyncio.sleep(0)
+
+
+def as_looked_up(token_ids: Sequence[int], opening: DraftOpen, advance: Advance) -> list[DraftToken]:
+    """Looked-up tokens with what the session wants to be told of its tokens."""
+    with_prob = wants_probs(opening, advance)
+    return [DraftToken.looked_up(one, with_law=opening.tells_laws, with_prob=with_prob) for one in token_ids]
 
 
 def _replace_tail(session: Session, base_len: int, token_ids: Sequence[int]) -> None:
@@ -140,109 +195,3 @@ def _replace_tail(session: Session, base_len: int, token_ids: Sequence[int]) -> 
     session.token_ids.extend(token_ids[agreeing:])
     session.committed_len = len(session.token_ids)
     session.cached_len = min(session.cached_len, len(session.token_ids) - 1)  # the law behind the last one is wanted
-
-
-@dataclass(frozen=True, slots=True)
-class DraftToken:
-    """A drafted token; its draft law and its probability in that, if they are wanted."""
-
-    token_id: int
-    entropy_nats: float
-    law: SparseLaw | None = None
-    prob: float | None = None
-
-
-@dataclass(slots=True, eq=False)
-class DraftJob:
-    """Drafts a chunk of at least one token, one token a step.
-
-    It ends after a token that ends a sequence, at which a stop rule of `advance` fires (entropy, probability,
-    survival), that is the last one asked for, or behind which the context is full; the first of these in this order is
-    the reason. The token stays in the chunk in any case: dropping it after it was drawn would bias the output.
-    """
-
-    session: Session
-    opening: DraftOpen
-    info: ModelInfo
-    advance: Advance
-    drafted: list[DraftToken] = field(default_factory=list)
-    stop_reason: StopReason = StopReason.MAX_TOKENS
-    survival: float = 1.0
-    """Product of the drafted tokens' probabilities."""
-
-    @property
-    def _wants_probs(self) -> bool:
-        return self.opening.draft_probs or self.advance.stops_by_prob
-
-    @property
-    def extra_token_ids(self) -> tuple[int, ...]:
-        """None: what is drafted belongs to the session."""
-        return ()
-
-    @property
-    def num_rows(self) -> int:
-        """The law behind the last token."""
-        return 1
-
-    def request(self, first_row: int) -> RowRequest:
-        """The next token: the shared race's pick, or a draw from a law that is sent along."""
-        position, opening = len(self.session.token_ids), self.opening
-        if opening.draws_from_laws:
-            return DrawRequest(first_row, position, self.session.committed_len, opening.sampling, opening.seed)
-        return PickRequest(
-            first_row,
-            1,
-            position,
-            opening.sampling,
-            opening.seed,
-            want_entropy=True,
-            want_prob=self._wants_probs,
-            want_law=opening.tells_laws,
-        )
-
-    def consume(self, outcome: RowOutcome | None) -> bool:
-        """Takes the token; True when the chunk ends with it."""
-        token = self._token_of(outcome)
-        self.drafted.append(token)
-        if token.prob is not None:
-            self.survival *= token.prob
-        self.session.token_ids.append(token.token_id)
-        self.session.cached_len = len(self.session.token_ids) - 1
-        reason = self._reason_to_stop(token)
-        if reason is not None:
-            self.stop_reason = reason
-        return reason is not None
-
-    def _reason_to_stop(self, token: DraftToken) -> StopReason | None:
-        if token.token_id in self.info.eos_token_ids:
-            return StopReason.END_OF_SEQUENCE
-        if reason := self._fired_rule(token):
-            return reason
-        if len(self.drafted) == self.advance.max_tokens:
-            return StopReason.MAX_TOKENS
-        if len(self.session.token_ids) == self.info.context_length:
-            return StopReason.CONTEXT
-        return None
-
-    def _fired_rule(self, token: DraftToken) -> StopReason | None:
-        advance = self.advance
-        if advance.stop_entropy_nats is not None and token.entropy_nats > advance.stop_entropy_nats:
-            return StopReason.ENTROPY
-        if token.prob is None:
-            return None
-        if advance.stop_prob is not None and token.prob < advance.stop_prob:
-            return StopReason.PROBABILITY
-        if advance.stop_survival is not None and self.survival < advance.stop_survival:
-            return StopReason.SURVIVAL
-        return None
-
-    def _token_of(self, outcome: RowOutcome | None) -> DraftToken:
-        if isinstance(outcome, Draw):
-            law, token_id = outcome.law, outcome.token_id
-            prob = distribution.full_probability(law, token_id) if self._wants_probs else None
-            return DraftToken(token_id, outcome.entropy_nats, law, prob)
-        if isinstance(outcome, Picks):
-            picked_law = outcome.laws[0] if outcome.laws else None
-            prob = outcome.probs[0] if outcome.probs else None
-            return DraftToken(outcome.token_ids[0], outcome.entropies_nats[0], picked_law, prob)
-        raise TypeError(f"a draft step cannot end in {outcome!r}")

@@ -7,6 +7,7 @@ import grpc.aio
 
 from draft_service.config import DraftConfig
 from draft_service.drafter import Drafter
+from draft_service.lookup_drafter import LOOKUP, LookupDrafter
 from speculative.engine.hosting import hosted
 from speculative.errors import NotReadyError
 from speculative.messages import ServiceLimits
@@ -23,7 +24,7 @@ class DraftServicer(draft_service_pb2_grpc.DraftServiceServicer):
 
     def __init__(self, limits: ServiceLimits) -> None:
         self._limits = limits
-        self.drafter: Drafter | None = None
+        self.drafter: Drafter | LookupDrafter | None = None
 
     async def GetInfo(  # noqa: N802  # the RPC's name
         self,
@@ -49,7 +50,7 @@ class DraftServicer(draft_service_pb2_grpc.DraftServiceServicer):
                 drafted = await session.advance(codec.decode_advance(request, vocab_size, max_chunk))
                 yield codec.encode_drafted(drafted)
 
-    def _ready(self) -> Drafter:
+    def _ready(self) -> Drafter | LookupDrafter:
         if self.drafter is None:
             raise NotReadyError("the draft model is not loaded yet")
         return self.drafter
@@ -72,9 +73,13 @@ class DraftProcess:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Loads and warms up the model; raises ModelLoadError."""
+        """Loads and warms up the model, if there is to be one; raises ModelLoadError."""
+        if self._config.model == LOOKUP:
+            self._servicer.drafter = LookupDrafter(self._config.max_sessions)
+            yield
+            return
         async with hosted(self._config, "draft") as model:
-            drafter = Drafter(model.engine)
+            drafter = Drafter(model.engine, lookup_alone_tokens=self._config.lookup_alone_tokens)
             await drafter.warm_up()
             self._servicer.drafter = drafter
             yield

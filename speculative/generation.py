@@ -61,6 +61,7 @@ class SpeculationOptions:
     max_draft_tokens: int | None = None
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED
     adasd: AdasdOptions = PAPERS_ADASD
+    prompt_lookup: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrace:
-    """One round: a chunk and its verdict; signals that were not wanted are empty."""
+    """One round: a chunk and its verdict; signals that were not wanted are empty.
+
+    The first `looked_up` draft tokens were looked up, not drafted by a model.
+    """
 
     base_len: int
     draft_token_ids: tuple[int, ...]
@@ -135,6 +139,7 @@ class RoundTrace:
     stop_prob: float | None = None
     stop_survival: float | None = None
     policy_state: Mapping[str, float] = field(default_factory=dict)
+    looked_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,8 @@ class Statistics:
     """How an answer was made. delivered = accepted + recovered + bonus, counted on delivered tokens only.
 
     `accepted_histogram[n]` is the number of rounds in which the verifier accepted n draft tokens, delivered or not.
-    `lossy`: draft tokens were judged by a rule that does not keep the target's law.
+    `lossy`: draft tokens were judged by a rule that does not keep the target's law. `looked_up` of the drafted tokens
+    were looked up, and the verifier accepted `looked_up_accepted` of those, delivered or not.
     """
 
     rounds: int = 0
@@ -176,6 +182,8 @@ class Statistics:
     verify_wait_ns: int = 0
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED
     lossy: bool = False
+    looked_up: int = 0
+    looked_up_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

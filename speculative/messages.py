@@ -28,11 +28,15 @@ class StopReason(enum.Enum):
     SURVIVAL = "survival"
     END_OF_SEQUENCE = "end_of_sequence"
     CONTEXT = "context"
+    NO_MATCH = "no_match"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a service says of its model; `vocab_size` counts real ids only, without padding rows."""
+    """What a service says of its model; `vocab_size` counts real ids only, without padding rows.
+
+    An empty `vocab_fingerprint` belongs to a draft without a model: it proposes only ids that it was sent.
+    """
 
     name: str
     revision: str
@@ -42,6 +46,11 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...]
     dtype: str
     device: str
+
+    @property
+    def fits_any_vocabulary(self) -> bool:
+        """Whether it works with ids of any vocabulary; a draft only."""
+        return not self.vocab_fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,7 @@ class DraftOpen:
     """Starts a draft session on the committed prefix `prompt_token_ids`.
 
     `acceptance` alone decides how tokens are drawn; `distribution` and `draft_probs` only what is told of them.
+    `lookup`: tokens that followed an earlier occurrence of the prefix's end are proposed first.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -66,6 +76,7 @@ class DraftOpen:
     distribution: bool = False
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED
     draft_probs: bool = False
+    lookup: bool = False
 
     @property
     def tells_laws(self) -> bool:
@@ -80,7 +91,10 @@ class DraftOpen:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Commits tokens behind the first `base_len` and asks for up to `max_tokens` more."""
+    """Commits tokens behind the first `base_len` and asks for up to `max_tokens` more.
+
+    Of looked-up tokens it asks for up to `max_lookup_tokens`, more or fewer; None: for `max_tokens` too.
+    """
 
     base_len: int
     committed_token_ids: tuple[int, ...]
@@ -88,6 +102,17 @@ class Advance:
     stop_entropy_nats: float | None = None
     stop_prob: float | None = None
     stop_survival: float | None = None
+    max_lookup_tokens: int | None = None
+
+    @property
+    def most_looked_up(self) -> int:
+        """Most tokens that may be looked up."""
+        return self.max_tokens if self.max_lookup_tokens is None else self.max_lookup_tokens
+
+    @property
+    def longest_chunk(self) -> int:
+        """Most tokens of the answer."""
+        return max(self.max_tokens, self.most_looked_up)
 
     @property
     def stops_by_prob(self) -> bool:
@@ -100,7 +125,8 @@ class Drafted:
     """A chunk that continues a committed prefix of `base_len` tokens.
 
     `draft_probs` are the tokens' probabilities in the draft's warped law (at temperature 0 in its plain softmax); empty
-    unless the session or a stop rule wants them.
+    unless the session or a stop rule wants them. The first `looked_up` tokens were looked up, not drawn: their law is
+    one-hot, their entropy 0, their probability 1.
     """
 
     base_len: int
@@ -111,6 +137,7 @@ class Drafted:
     drafted_ahead: int
     draft_ns: int
     draft_probs: tuple[float, ...] = ()
+    looked_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)

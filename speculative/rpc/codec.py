@@ -73,6 +73,7 @@ _STOP_REASONS = {
     StopReason.CONTEXT: draft_service_pb2.STOP_REASON_CONTEXT,
     StopReason.PROBABILITY: draft_service_pb2.STOP_REASON_PROBABILITY,
     StopReason.SURVIVAL: draft_service_pb2.STOP_REASON_SURVIVAL,
+    StopReason.NO_MATCH: draft_service_pb2.STOP_REASON_NO_MATCH,
 }
 _STOP_REASONS_BY_NUMBER = {number: reason for reason, number in _STOP_REASONS.items()}
 
@@ -240,6 +241,7 @@ def encode_draft_open(opening: DraftOpen) -> draft_service_pb2.DraftRequest:
             distribution=opening.distribution,
             acceptance=encode_acceptance(opening.acceptance),
             draft_probs=opening.draft_probs,
+            lookup=opening.lookup,
         )
     )
 
@@ -259,6 +261,7 @@ def decode_draft_open(request: draft_service_pb2.DraftRequest | None, vocab_size
         distribution=message.distribution,
         acceptance=acceptance,
         draft_probs=message.draft_probs,
+        lookup=message.lookup,
     )
 
 
@@ -272,6 +275,7 @@ def encode_advance(advance: Advance) -> draft_service_pb2.DraftRequest:
             stop_entropy=advance.stop_entropy_nats,
             stop_prob=advance.stop_prob,
             stop_survival=advance.stop_survival,
+            max_lookup_tokens=advance.max_lookup_tokens,
         )
     )
 
@@ -280,10 +284,19 @@ def decode_advance(request: draft_service_pb2.DraftRequest, vocab_size: int, max
     """A request for a chunk of at most `max_chunk_tokens`."""
     _require(request.WhichOneof("message") == "advance", "advance", "every message behind the first")
     message = request.advance
-    _require(message.max_tokens <= max_chunk_tokens, "advance.max_tokens", f"at most {max_chunk_tokens}")
-    stops = [_stop(message, name) for name in ("stop_entropy", "stop_prob", "stop_survival")]
+    for name in ("max_tokens", "max_lookup_tokens"):
+        _require(getattr(message, name) <= max_chunk_tokens, f"advance.{name}", f"at most {max_chunk_tokens}")
     committed = decode_token_ids(message.committed_token_ids, "advance.committed_token_ids", vocab_size)
-    return Advance(message.base_len, committed, message.max_tokens, *stops)
+    max_lookup_tokens = message.max_lookup_tokens if message.HasField("max_lookup_tokens") else None
+    return Advance(
+        message.base_len,
+        committed,
+        message.max_tokens,
+        _stop(message, "stop_entropy"),
+        _stop(message, "stop_prob"),
+        _stop(message, "stop_survival"),
+        max_lookup_tokens,
+    )
 
 
 def _stop(message: draft_service_pb2.DraftRequest.Advance, name: str) -> float | None:
@@ -305,6 +318,7 @@ def encode_drafted(drafted: Drafted) -> draft_service_pb2.DraftResponse:
             drafted_ahead=drafted.drafted_ahead,
             draft_ns=drafted.draft_ns,
             draft_probs=drafted.draft_probs,
+            looked_up=drafted.looked_up,
         )
     )
 
@@ -317,6 +331,7 @@ def decode_drafted(response: draft_service_pb2.DraftResponse, vocab_size: int) -
         len(message.entropies) != count
         or len(message.distributions) not in (0, count)
         or len(message.draft_probs) not in (0, count)
+        or message.looked_up > count
         or message.stop_reason not in _STOP_REASONS_BY_NUMBER
     ):
         raise RemoteError(f"the draft service answered {count} tokens that do not agree with the fields beside them")
@@ -330,6 +345,7 @@ def decode_drafted(response: draft_service_pb2.DraftResponse, vocab_size: int) -
             drafted_ahead=message.drafted_ahead,
             draft_ns=message.draft_ns,
             draft_probs=tuple(message.draft_probs),
+            looked_up=message.looked_up,
         )
     except InvalidRequestError as error:
         raise RemoteError(f"the draft service's answer is malformed: {error}") from error

@@ -75,6 +75,7 @@ def encode_request(request: GenerationRequest) -> pb.GenerateRequest:
             max_draft_tokens=request.speculation.max_draft_tokens,
             acceptance=encode_acceptance(request.speculation.acceptance),
             adasd=_adasd(request.speculation),
+            prompt_lookup=request.speculation.prompt_lookup,
         ),
         output=pb.OutputOptions(round_trace=request.round_trace, round_signals=request.round_signals),
     )
@@ -167,6 +168,7 @@ def _decode_speculation(message: pb.SpeculationOptions) -> SpeculationOptions:
         max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
         acceptance=acceptance,
         adasd=decode_adasd(adasd, acceptance, "speculation.adasd"),
+        prompt_lookup=message.prompt_lookup if message.HasField("prompt_lookup") else None,
     )
 
 
@@ -252,6 +254,7 @@ def _encode_trace(trace: RoundTrace) -> pb.RoundTrace:
         stop_prob=trace.stop_prob,
         stop_survival=trace.stop_survival,
         policy_state=trace.policy_state,
+        looked_up=trace.looked_up,
     )
 
 
@@ -274,6 +277,7 @@ def _decode_trace(message: pb.RoundTrace) -> RoundTrace:
         stop_prob=message.stop_prob if message.HasField("stop_prob") else None,
         stop_survival=message.stop_survival if message.HasField("stop_survival") else None,
         policy_state=dict(message.policy_state),
+        looked_up=message.looked_up,
     )
 
 
@@ -297,6 +301,8 @@ def _encode_finished(finished: Finished) -> pb.GenerateResponse.Finished:
             verify_wait_ns=statistics.verify_wait_ns,
             acceptance=encode_acceptance(statistics.acceptance),
             lossy=statistics.lossy,
+            looked_up=statistics.looked_up,
+            looked_up_accepted=statistics.looked_up_accepted,
         ),
     )
 
@@ -321,6 +327,8 @@ def _decode_finished(message: pb.GenerateResponse.Finished) -> Finished:
             verify_wait_ns=statistics.verify_wait_ns,
             acceptance=decode_acceptance(statistics.acceptance, "finished.statistics.acceptance"),
             lossy=statistics.lossy,
+            looked_up=statistics.looked_up,
+            looked_up_accepted=statistics.looked_up_accepted,
         ),
     )
 

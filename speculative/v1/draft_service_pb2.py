@@ -26,29 +26,29 @@ from speculative.v1 import model_info_pb2 as speculative_dot_v1_dot_model__info_
 from speculative.v1 import sampling_pb2 as speculative_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"speculative/v1/draft_service.proto\x12\x0especulative.v1\x1a\x1fspeculative/v1/model_info.proto\x1a\x1dspeculative/v1/sampling.proto\"\x1c\n\x1a\x44raftServiceGetInfoRequest\"v\n\x1b\x44raftServiceGetInfoResponse\x12(\n\x05model\x18\x01 \x01(\x0b\x32\x19.speculative.v1.ModelInfo\x12-\n\x06limits\x18\x02 \x01(\x0b\x32\x1d.speculative.v1.ServiceLimits\"\xa2\x04\n\x0c\x44raftRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.speculative.v1.DraftRequest.OpenH\x00\x12\x37\n\x07\x61\x64vance\x18\x02 \x01(\x0b\x32$.speculative.v1.DraftRequest.AdvanceH\x00\x1a\xc5\x01\n\x04Open\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x30\n\x08sampling\x18\x02 \x01(\x0b\x32\x1e.speculative.v1.SamplingParams\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x14\n\x0c\x64istribution\x18\x04 \x01(\x08\x12\x32\n\nacceptance\x18\x05 \x01(\x0e\x32\x1e.speculative.v1.AcceptanceRule\x12\x13\n\x0b\x64raft_probs\x18\x06 \x01(\x08J\x04\x08\x14\x10\x18\x1a\xd2\x01\n\x07\x41\x64vance\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x1b\n\x13\x63ommitted_token_ids\x18\x02 \x03(\r\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\x12\x19\n\x0cstop_entropy\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\x16\n\tstop_prob\x18\x05 \x01(\x02H\x01\x88\x01\x01\x12\x1a\n\rstop_survival\x18\x06 \x01(\x02H\x02\x88\x01\x01\x42\x0f\n\r_stop_entropyB\x0c\n\n_stop_probB\x10\n\x0e_stop_survivalJ\x04\x08\x14\x10\x18\x42\t\n\x07message\"\xc2\x02\n\rDraftResponse\x12\x38\n\x07\x64rafted\x18\x01 \x01(\x0b\x32%.speculative.v1.DraftResponse.DraftedH\x00\x1a\xeb\x01\n\x07\x44rafted\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x11\n\tentropies\x18\x03 \x03(\x02\x12\x39\n\rdistributions\x18\x04 \x03(\x0b\x32\".speculative.v1.SparseDistribution\x12/\n\x0bstop_reason\x18\x05 \x01(\x0e\x32\x1a.speculative.v1.StopReason\x12\x15\n\rdrafted_ahead\x18\x06 \x01(\r\x12\x10\n\x08\x64raft_ns\x18\x07 \x01(\x04\x12\x13\n\x0b\x64raft_probs\x18\x08 \x03(\x02\x42\t\n\x07message*\xcf\x01\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16STOP_REASON_MAX_TOKENS\x10\x01\x12\x17\n\x13STOP_REASON_ENTROPY\x10\x02\x12\x1f\n\x1bSTOP_REASON_END_OF_SEQUENCE\x10\x03\x12\x17\n\x13STOP_REASON_CONTEXT\x10\x04\x12\x1b\n\x17STOP_REASON_PROBABILITY\x10\x05\x12\x18\n\x14STOP_REASON_SURVIVAL\x10\x06\x32\xbc\x01\n\x0c\x44raftService\x12\x62\n\x07GetInfo\x12*.speculative.v1.DraftServiceGetInfoRequest\x1a+.speculative.v1.DraftServiceGetInfoResponse\x12H\n\x05\x44raft\x12\x1c.speculative.v1.DraftRequest\x1a\x1d.speculative.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"speculative/v1/draft_service.proto\x12\x0especulative.v1\x1a\x1fspeculative/v1/model_info.proto\x1a\x1dspeculative/v1/sampling.proto\"\x1c\n\x1a\x44raftServiceGetInfoRequest\"v\n\x1b\x44raftServiceGetInfoResponse\x12(\n\x05model\x18\x01 \x01(\x0b\x32\x19.speculative.v1.ModelInfo\x12-\n\x06limits\x18\x02 \x01(\x0b\x32\x1d.speculative.v1.ServiceLimits\"\xe8\x04\n\x0c\x44raftRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.speculative.v1.DraftRequest.OpenH\x00\x12\x37\n\x07\x61\x64vance\x18\x02 \x01(\x0b\x32$.speculative.v1.DraftRequest.AdvanceH\x00\x1a\xd5\x01\n\x04Open\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x30\n\x08sampling\x18\x02 \x01(\x0b\x32\x1e.speculative.v1.SamplingParams\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x14\n\x0c\x64istribution\x18\x04 \x01(\x08\x12\x32\n\nacceptance\x18\x05 \x01(\x0e\x32\x1e.speculative.v1.AcceptanceRule\x12\x13\n\x0b\x64raft_probs\x18\x06 \x01(\x08\x12\x0e\n\x06lookup\x18\x07 \x01(\x08J\x04\x08\x14\x10\x18\x1a\x88\x02\n\x07\x41\x64vance\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x1b\n\x13\x63ommitted_token_ids\x18\x02 \x03(\r\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\x12\x19\n\x0cstop_entropy\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\x16\n\tstop_prob\x18\x05 \x01(\x02H\x01\x88\x01\x01\x12\x1a\n\rstop_survival\x18\x06 \x01(\x02H\x02\x88\x01\x01\x12\x1e\n\x11max_lookup_tokens\x18\x07 \x01(\rH\x03\x88\x01\x01\x42\x0f\n\r_stop_entropyB\x0c\n\n_stop_probB\x10\n\x0e_stop_survivalB\x14\n\x12_max_lookup_tokensJ\x04\x08\x14\x10\x18\x42\t\n\x07message\"\xd5\x02\n\rDraftResponse\x12\x38\n\x07\x64rafted\x18\x01 \x01(\x0b\x32%.speculative.v1.DraftResponse.DraftedH\x00\x1a\xfe\x01\n\x07\x44rafted\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x11\n\tentropies\x18\x03 \x03(\x02\x12\x39\n\rdistributions\x18\x04 \x03(\x0b\x32\".speculative.v1.SparseDistribution\x12/\n\x0bstop_reason\x18\x05 \x01(\x0e\x32\x1a.speculative.v1.StopReason\x12\x15\n\rdrafted_ahead\x18\x06 \x01(\r\x12\x10\n\x08\x64raft_ns\x18\x07 \x01(\x04\x12\x13\n\x0b\x64raft_probs\x18\x08 \x03(\x02\x12\x11\n\tlooked_up\x18\t \x01(\rB\t\n\x07message*\xe9\x01\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16STOP_REASON_MAX_TOKENS\x10\x01\x12\x17\n\x13STOP_REASON_ENTROPY\x10\x02\x12\x1f\n\x1bSTOP_REASON_END_OF_SEQUENCE\x10\x03\x12\x17\n\x13STOP_REASON_CONTEXT\x10\x04\x12\x1b\n\x17STOP_REASON_PROBABILITY\x10\x05\x12\x18\n\x14STOP_REASON_SURVIVAL\x10\x06\x12\x18\n\x14STOP_REASON_NO_MATCH\x10\x07\x32\xbc\x01\n\x0c\x44raftService\x12\x62\n\x07GetInfo\x12*.speculative.v1.DraftServiceGetInfoRequest\x1a+.speculative.v1.DraftServiceGetInfoResponse\x12H\n\x05\x44raft\x12\x1c.speculative.v1.DraftRequest\x1a\x1d.speculative.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'speculative.v1.draft_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STOPREASON']._serialized_start=1143
-  _globals['_STOPREASON']._serialized_end=1350
+  _globals['_STOPREASON']._serialized_start=1232
+  _globals['_STOPREASON']._serialized_end=1465
   _globals['_DRAFTSERVICEGETINFOREQUEST']._serialized_start=118
   _globals['_DRAFTSERVICEGETINFOREQUEST']._serialized_end=146
   _globals['_DRAFTSERVICEGETINFORESPONSE']._serialized_start=148
   _globals['_DRAFTSERVICEGETINFORESPONSE']._serialized_end=266
   _globals['_DRAFTREQUEST']._serialized_start=269
-  _globals['_DRAFTREQUEST']._serialized_end=815
+  _globals['_DRAFTREQUEST']._serialized_end=885
   _globals['_DRAFTREQUEST_OPEN']._serialized_start=394
-  _globals['_DRAFTREQUEST_OPEN']._serialized_end=591
-  _globals['_DRAFTREQUEST_ADVANCE']._serialized_start=594
-  _globals['_DRAFTREQUEST_ADVANCE']._serialized_end=804
-  _globals['_DRAFTRESPONSE']._serialized_start=818
-  _globals['_DRAFTRESPONSE']._serialized_end=1140
-  _globals['_DRAFTRESPONSE_DRAFTED']._serialized_start=894
-  _globals['_DRAFTRESPONSE_DRAFTED']._serialized_end=1129
-  _globals['_DRAFTSERVICE']._serialized_start=1353
-  _globals['_DRAFTSERVICE']._serialized_end=1541
+  _globals['_DRAFTREQUEST_OPEN']._serialized_end=607
+  _globals['_DRAFTREQUEST_ADVANCE']._serialized_start=610
+  _globals['_DRAFTREQUEST_ADVANCE']._serialized_end=874
+  _globals['_DRAFTRESPONSE']._serialized_start=888
+  _globals['_DRAFTRESPONSE']._serialized_end=1229
+  _globals['_DRAFTRESPONSE_DRAFTED']._serialized_start=964
+  _globals['_DRAFTRESPONSE_DRAFTED']._serialized_end=1218
+  _globals['_DRAFTSERVICE']._serialized_start=1468
+  _globals['_DRAFTSERVICE']._serialized_end=1656
 # @@protoc_insertion_point(module_scope)

@@ -18,6 +18,7 @@ class StopReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STOP_REASON_CONTEXT: _ClassVar[StopReason]
     STOP_REASON_PROBABILITY: _ClassVar[StopReason]
     STOP_REASON_SURVIVAL: _ClassVar[StopReason]
+    STOP_REASON_NO_MATCH: _ClassVar[StopReason]
 STOP_REASON_UNSPECIFIED: StopReason
 STOP_REASON_MAX_TOKENS: StopReason
 STOP_REASON_ENTROPY: StopReason
@@ -25,6 +26,7 @@ STOP_REASON_END_OF_SEQUENCE: StopReason
 STOP_REASON_CONTEXT: StopReason
 STOP_REASON_PROBABILITY: StopReason
 STOP_REASON_SURVIVAL: StopReason
+STOP_REASON_NO_MATCH: StopReason
 
 class DraftServiceGetInfoRequest(_message.Message):
     __slots__ = ()
@@ -41,35 +43,39 @@ class DraftServiceGetInfoResponse(_message.Message):
 class DraftRequest(_message.Message):
     __slots__ = ("open", "advance")
     class Open(_message.Message):
-        __slots__ = ("prompt_token_ids", "sampling", "seed", "distribution", "acceptance", "draft_probs")
+        __slots__ = ("prompt_token_ids", "sampling", "seed", "distribution", "acceptance", "draft_probs", "lookup")
         PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
         SAMPLING_FIELD_NUMBER: _ClassVar[int]
         SEED_FIELD_NUMBER: _ClassVar[int]
         DISTRIBUTION_FIELD_NUMBER: _ClassVar[int]
         ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
         DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
+        LOOKUP_FIELD_NUMBER: _ClassVar[int]
         prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
         sampling: _sampling_pb2.SamplingParams
         seed: int
         distribution: bool
         acceptance: _sampling_pb2.AcceptanceRule
         draft_probs: bool
-        def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., distribution: _Optional[bool] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., draft_probs: _Optional[bool] = ...) -> None: ...
+        lookup: bool
+        def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., distribution: _Optional[bool] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., draft_probs: _Optional[bool] = ..., lookup: _Optional[bool] = ...) -> None: ...
     class Advance(_message.Message):
-        __slots__ = ("base_len", "committed_token_ids", "max_tokens", "stop_entropy", "stop_prob", "stop_survival")
+        __slots__ = ("base_len", "committed_token_ids", "max_tokens", "stop_entropy", "stop_prob", "stop_survival", "max_lookup_tokens")
         BASE_LEN_FIELD_NUMBER: _ClassVar[int]
         COMMITTED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
         MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
         STOP_ENTROPY_FIELD_NUMBER: _ClassVar[int]
         STOP_PROB_FIELD_NUMBER: _ClassVar[int]
         STOP_SURVIVAL_FIELD_NUMBER: _ClassVar[int]
+        MAX_LOOKUP_TOKENS_FIELD_NUMBER: _ClassVar[int]
         base_len: int
         committed_token_ids: _containers.RepeatedScalarFieldContainer[int]
         max_tokens: int
         stop_entropy: float
         stop_prob: float
         stop_survival: float
-        def __init__(self, base_len: _Optional[int] = ..., committed_token_ids: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[int] = ..., stop_entropy: _Optional[float] = ..., stop_prob: _Optional[float] = ..., stop_survival: _Optional[float] = ...) -> None: ...
+        max_lookup_tokens: int
+        def __init__(self, base_len: _Optional[int] = ..., committed_token_ids: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[int] = ..., stop_entropy: _Optional[float] = ..., stop_prob: _Optional[float] = ..., stop_survival: _Optional[float] = ..., max_lookup_tokens: _Optional[int] = ...) -> None: ...
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ADVANCE_FIELD_NUMBER: _ClassVar[int]
     open: DraftRequest.Open
@@ -79,7 +85,7 @@ class DraftRequest(_message.Message):
 class DraftResponse(_message.Message):
     __slots__ = ("drafted",)
     class Drafted(_message.Message):
-        __slots__ = ("base_len", "token_ids", "entropies", "distributions", "stop_reason", "drafted_ahead", "draft_ns", "draft_probs")
+        __slots__ = ("base_len", "token_ids", "entropies", "distributions", "stop_reason", "drafted_ahead", "draft_ns", "draft_probs", "looked_up")
         BASE_LEN_FIELD_NUMBER: _ClassVar[int]
         TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
         ENTROPIES_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +94,7 @@ class DraftResponse(_message.Message):
         DRAFTED_AHEAD_FIELD_NUMBER: _ClassVar[int]
         DRAFT_NS_FIELD_NUMBER: _ClassVar[int]
         DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
+        LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
         base_len: int
         token_ids: _containers.RepeatedScalarFieldContainer[int]
         entropies: _containers.RepeatedScalarFieldContainer[float]
@@ -96,7 +103,8 @@ class DraftResponse(_message.Message):
         drafted_ahead: int
         draft_ns: int
         draft_probs: _containers.RepeatedScalarFieldContainer[float]
-        def __init__(self, base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., entropies: _Optional[_Iterable[float]] = ..., distributions: _Optional[_Iterable[_Union[_sampling_pb2.SparseDistribution, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., drafted_ahead: _Optional[int] = ..., draft_ns: _Optional[int] = ..., draft_probs: _Optional[_Iterable[float]] = ...) -> None: ...
+        looked_up: int
+        def __init__(self, base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., entropies: _Optional[_Iterable[float]] = ..., distributions: _Optional[_Iterable[_Union[_sampling_pb2.SparseDistribution, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., drafted_ahead: _Optional[int] = ..., draft_ns: _Optional[int] = ..., draft_probs: _Optional[_Iterable[float]] = ..., looked_up: _Optional[int] = ...) -> None: ...
     DRAFTED_FIELD_NUMBER: _ClassVar[int]
     drafted: DraftResponse.Drafted
     def __init__(self, drafted: _Optional[_Union[DraftResponse.Drafted, _Mapping]] = ...) -> None: ...

@@ -26,7 +26,7 @@ from speculative.v1 import model_info_pb2 as speculative_dot_v1_dot_model__info_
 from speculative.v1 import sampling_pb2 as speculative_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'speculative/v1/generation_service.proto\x12\x0especulative.v1\x1a\x1fspeculative/v1/model_info.proto\x1a\x1dspeculative/v1/sampling.proto\"!\n\x1fGenerationServiceGetInfoRequest\"\xf7\x01\n GenerationServiceGetInfoResponse\x12)\n\x06target\x18\x01 \x01(\x0b\x32\x19.speculative.v1.ModelInfo\x12(\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x19.speculative.v1.ModelInfo\x12\x1e\n\x16speculation_off_reason\x18\x03 \x01(\t\x12\x16\n\x0e\x64\x65\x66\x61ult_policy\x18\x04 \x01(\t\x12\x10\n\x08policies\x18\x05 \x03(\t\x12\x18\n\x10max_draft_tokens\x18\x06 \x01(\r\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x07 \x01(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\";\n\nChatPrompt\x12-\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.speculative.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"^\n\x0eStopConditions\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x02 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\rB\r\n\x0b_max_tokens\"\xd7\x02\n\x12SpeculationOptions\x12\x13\n\x06policy\x18\x01 \x01(\tH\x00\x88\x01\x01\x12S\n\x11policy_parameters\x18\x02 \x03(\x0b\x32\x38.speculative.v1.SpeculationOptions.PolicyParametersEntry\x12\x1d\n\x10max_draft_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x32\n\nacceptance\x18\x04 \x01(\x0e\x32\x1e.speculative.v1.AcceptanceRule\x12+\n\x05\x61\x64\x61sd\x18\x05 \x01(\x0b\x32\x1c.speculative.v1.AdasdOptions\x1a\x37\n\x15PolicyParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_policyB\x13\n\x11_max_draft_tokens\";\n\rOutputOptions\x12\x13\n\x0bround_trace\x18\x01 \x01(\x08\x12\x15\n\rround_signals\x18\x02 \x01(\x08\"\xea\x02\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12*\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x1a.speculative.v1.ChatPromptH\x00\x12-\n\x06tokens\x18\x03 \x01(\x0b\x32\x1b.speculative.v1.TokenPromptH\x00\x12\x30\n\x08sampling\x18\x04 \x01(\x0b\x32\x1e.speculative.v1.SamplingParams\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12,\n\x04stop\x18\x06 \x01(\x0b\x32\x1e.speculative.v1.StopConditions\x12\x37\n\x0bspeculation\x18\x07 \x01(\x0b\x32\".speculative.v1.SpeculationOptions\x12-\n\x06output\x18\x08 \x01(\x0b\x32\x1d.speculative.v1.OutputOptionsB\x08\n\x06promptB\x07\n\x05_seed\"\xaf\x05\n\x10GenerateResponse\x12;\n\x07started\x18\x01 \x01(\x0b\x32(.speculative.v1.GenerateResponse.StartedH\x00\x12\x37\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32&.speculative.v1.GenerateResponse.DeltaH\x00\x12=\n\x08\x66inished\x18\x03 \x01(\x0b\x32).speculative.v1.GenerateResponse.FinishedH\x00\x1aM\n\x07Started\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x1a\x9a\x01\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x32\n\rtoken_origins\x18\x03 \x03(\x0e\x32\x1b.speculative.v1.TokenOrigin\x12\x11\n\ttext_ends\x18\x04 \x03(\r\x12)\n\x05round\x18\x05 \x01(\x0b\x32\x1a.speculative.v1.RoundTrace\x1a\xee\x01\n\x08\x46inished\x12,\n\x06reason\x18\x01 \x01(\x0e\x32\x1c.speculative.v1.FinishReason\x12\x19\n\x0cmatched_stop\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x10matched_token_id\x18\x03 \x01(\rH\x01\x88\x01\x01\x12$\n\x05usage\x18\x04 \x01(\x0b\x32\x15.speculative.v1.Usage\x12.\n\nstatistics\x18\x05 \x01(\x0b\x32\x1a.speculative.v1.StatisticsB\x0f\n\r_matched_stopB\x13\n\x11_matched_token_idB\t\n\x07message\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\"\x99\x02\n\nStatistics\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12\x11\n\trecovered\x18\x04 \x01(\r\x12\r\n\x05\x62onus\x18\x05 \x01(\r\x12\x1a\n\x12\x61\x63\x63\x65pted_histogram\x18\x06 \x03(\r\x12\x16\n\x0e\x66irst_token_ns\x18\x07 \x01(\x04\x12\x10\n\x08total_ns\x18\x08 \x01(\x04\x12\x15\n\rdraft_wait_ns\x18\t \x01(\x04\x12\x16\n\x0everify_wait_ns\x18\n \x01(\x04\x12\x32\n\nacceptance\x18\x0b \x01(\x0e\x32\x1e.speculative.v1.AcceptanceRule\x12\r\n\x05lossy\x18\x0c \x01(\x08\"\xb4\x04\n\nRoundTrace\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x17\n\x0f\x64raft_token_ids\x18\x02 \x03(\r\x12\x17\n\x0f\x64raft_entropies\x18\x03 \x03(\x02\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x19\n\x0cstop_entropy\x18\x05 \x01(\x02H\x00\x88\x01\x01\x12\x14\n\x0c\x61\x63\x63\x65pted_len\x18\x06 \x01(\r\x12\x10\n\x08\x64raft_ns\x18\x07 \x01(\x04\x12\x10\n\x08queue_ns\x18\x08 \x01(\x04\x12\x12\n\nforward_ns\x18\t \x01(\x04\x12\x10\n\x08round_ns\x18\n \x01(\x04\x12\x12\n\nbatch_size\x18\x0b \x01(\r\x12\x15\n\rnext_token_id\x18\x0c \x01(\r\x12\x13\n\x0b\x64raft_probs\x18\r \x03(\x02\x12\n\n\x02kl\x18\x0e \x03(\x02\x12\x13\n\x0bjs_distance\x18\x0f \x03(\x02\x12\x16\n\x0etarget_entropy\x18\x10 \x03(\x02\x12\x16\n\tstop_prob\x18\x11 \x01(\x02H\x01\x88\x01\x01\x12\x1a\n\rstop_survival\x18\x12 \x01(\x02H\x02\x88\x01\x01\x12\x41\n\x0cpolicy_state\x18\x13 \x03(\x0b\x32+.speculative.v1.RoundTrace.PolicyStateEntry\x1a\x32\n\x10PolicyStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0f\n\r_stop_entropyB\x0c\n\n_stop_probB\x10\n\x0e_stop_survival\"W\n\x0fTokenizeRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12*\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x1a.speculative.v1.ChatPromptH\x00\x42\x08\n\x06prompt\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"C\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13skip_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t*z\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x19\n\x15TOKEN_ORIGIN_ACCEPTED\x10\x01\x12\x1a\n\x16TOKEN_ORIGIN_RECOVERED\x10\x02\x12\x16\n\x12TOKEN_ORIGIN_BONUS\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xf6\x02\n\x11GenerationService\x12l\n\x07GetInfo\x12/.speculative.v1.GenerationServiceGetInfoRequest\x1a\x30.speculative.v1.GenerationServiceGetInfoResponse\x12O\n\x08Generate\x12\x1f.speculative.v1.GenerateRequest\x1a .speculative.v1.GenerateResponse0\x01\x12M\n\x08Tokenize\x12\x1f.speculative.v1.TokenizeRequest\x1a .speculative.v1.TokenizeResponse\x12S\n\nDetokenize\x12!.speculative.v1.DetokenizeRequest\x1a\".speculative.v1.DetokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'speculative/v1/generation_service.proto\x12\x0especulative.v1\x1a\x1fspeculative/v1/model_info.proto\x1a\x1dspeculative/v1/sampling.proto\"!\n\x1fGenerationServiceGetInfoRequest\"\xf7\x01\n GenerationServiceGetInfoResponse\x12)\n\x06target\x18\x01 \x01(\x0b\x32\x19.speculative.v1.ModelInfo\x12(\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x19.speculative.v1.ModelInfo\x12\x1e\n\x16speculation_off_reason\x18\x03 \x01(\t\x12\x16\n\x0e\x64\x65\x66\x61ult_policy\x18\x04 \x01(\t\x12\x10\n\x08policies\x18\x05 \x03(\t\x12\x18\n\x10max_draft_tokens\x18\x06 \x01(\r\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x07 \x01(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\";\n\nChatPrompt\x12-\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.speculative.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"^\n\x0eStopConditions\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x02 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x03 \x03(\rB\r\n\x0b_max_tokens\"\x85\x03\n\x12SpeculationOptions\x12\x13\n\x06policy\x18\x01 \x01(\tH\x00\x88\x01\x01\x12S\n\x11policy_parameters\x18\x02 \x03(\x0b\x32\x38.speculative.v1.SpeculationOptions.PolicyParametersEntry\x12\x1d\n\x10max_draft_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x32\n\nacceptance\x18\x04 \x01(\x0e\x32\x1e.speculative.v1.AcceptanceRule\x12+\n\x05\x61\x64\x61sd\x18\x05 \x01(\x0b\x32\x1c.speculative.v1.AdasdOptions\x12\x1a\n\rprompt_lookup\x18\x06 \x01(\x08H\x02\x88\x01\x01\x1a\x37\n\x15PolicyParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_policyB\x13\n\x11_max_draft_tokensB\x10\n\x0e_prompt_lookup\";\n\rOutputOptions\x12\x13\n\x0bround_trace\x18\x01 \x01(\x08\x12\x15\n\rround_signals\x18\x02 \x01(\x08\"\xea\x02\n\x0fGenerateRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12*\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x1a.speculative.v1.ChatPromptH\x00\x12-\n\x06tokens\x18\x03 \x01(\x0b\x32\x1b.speculative.v1.TokenPromptH\x00\x12\x30\n\x08sampling\x18\x04 \x01(\x0b\x32\x1e.speculative.v1.SamplingParams\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12,\n\x04stop\x18\x06 \x01(\x0b\x32\x1e.speculative.v1.StopConditions\x12\x37\n\x0bspeculation\x18\x07 \x01(\x0b\x32\".speculative.v1.SpeculationOptions\x12-\n\x06output\x18\x08 \x01(\x0b\x32\x1d.speculative.v1.OutputOptionsB\x08\n\x06promptB\x07\n\x05_seed\"\xaf\x05\n\x10GenerateResponse\x12;\n\x07started\x18\x01 \x01(\x0b\x32(.speculative.v1.GenerateResponse.StartedH\x00\x12\x37\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32&.speculative.v1.GenerateResponse.DeltaH\x00\x12=\n\x08\x66inished\x18\x03 \x01(\x0b\x32).speculative.v1.GenerateResponse.FinishedH\x00\x1aM\n\x07Started\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x1a\x9a\x01\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x32\n\rtoken_origins\x18\x03 \x03(\x0e\x32\x1b.speculative.v1.TokenOrigin\x12\x11\n\ttext_ends\x18\x04 \x03(\r\x12)\n\x05round\x18\x05 \x01(\x0b\x32\x1a.speculative.v1.RoundTrace\x1a\xee\x01\n\x08\x46inished\x12,\n\x06reason\x18\x01 \x01(\x0e\x32\x1c.speculative.v1.FinishReason\x12\x19\n\x0cmatched_stop\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x1d\n\x10matched_token_id\x18\x03 \x01(\rH\x01\x88\x01\x01\x12$\n\x05usage\x18\x04 \x01(\x0b\x32\x15.speculative.v1.Usage\x12.\n\nstatistics\x18\x05 \x01(\x0b\x32\x1a.speculative.v1.StatisticsB\x0f\n\r_matched_stopB\x13\n\x11_matched_token_idB\t\n\x07message\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\"\xc8\x02\n\nStatistics\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12\x11\n\trecovered\x18\x04 \x01(\r\x12\r\n\x05\x62onus\x18\x05 \x01(\r\x12\x1a\n\x12\x61\x63\x63\x65pted_histogram\x18\x06 \x03(\r\x12\x16\n\x0e\x66irst_token_ns\x18\x07 \x01(\x04\x12\x10\n\x08total_ns\x18\x08 \x01(\x04\x12\x15\n\rdraft_wait_ns\x18\t \x01(\x04\x12\x16\n\x0everify_wait_ns\x18\n \x01(\x04\x12\x32\n\nacceptance\x18\x0b \x01(\x0e\x32\x1e.speculative.v1.AcceptanceRule\x12\r\n\x05lossy\x18\x0c \x01(\x08\x12\x11\n\tlooked_up\x18\r \x01(\r\x12\x1a\n\x12looked_up_accepted\x18\x0e \x01(\r\"\xc7\x04\n\nRoundTrace\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x17\n\x0f\x64raft_token_ids\x18\x02 \x03(\r\x12\x17\n\x0f\x64raft_entropies\x18\x03 \x03(\x02\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\x12\x19\n\x0cstop_entropy\x18\x05 \x01(\x02H\x00\x88\x01\x01\x12\x14\n\x0c\x61\x63\x63\x65pted_len\x18\x06 \x01(\r\x12\x10\n\x08\x64raft_ns\x18\x07 \x01(\x04\x12\x10\n\x08queue_ns\x18\x08 \x01(\x04\x12\x12\n\nforward_ns\x18\t \x01(\x04\x12\x10\n\x08round_ns\x18\n \x01(\x04\x12\x12\n\nbatch_size\x18\x0b \x01(\r\x12\x15\n\rnext_token_id\x18\x0c \x01(\r\x12\x13\n\x0b\x64raft_probs\x18\r \x03(\x02\x12\n\n\x02kl\x18\x0e \x03(\x02\x12\x13\n\x0bjs_distance\x18\x0f \x03(\x02\x12\x16\n\x0etarget_entropy\x18\x10 \x03(\x02\x12\x16\n\tstop_prob\x18\x11 \x01(\x02H\x01\x88\x01\x01\x12\x1a\n\rstop_survival\x18\x12 \x01(\x02H\x02\x88\x01\x01\x12\x41\n\x0cpolicy_state\x18\x13 \x03(\x0b\x32+.speculative.v1.RoundTrace.PolicyStateEntry\x12\x11\n\tlooked_up\x18\x14 \x01(\r\x1a\x32\n\x10PolicyStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0f\n\r_stop_entropyB\x0c\n\n_stop_probB\x10\n\x0e_stop_survival\"W\n\x0fTokenizeRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12*\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x1a.speculative.v1.ChatPromptH\x00\x42\x08\n\x06prompt\"%\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"C\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13skip_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t*z\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x19\n\x15TOKEN_ORIGIN_ACCEPTED\x10\x01\x12\x1a\n\x16TOKEN_ORIGIN_RECOVERED\x10\x02\x12\x16\n\x12TOKEN_ORIGIN_BONUS\x10\x03*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xf6\x02\n\x11GenerationService\x12l\n\x07GetInfo\x12/.speculative.v1.GenerationServiceGetInfoRequest\x1a\x30.speculative.v1.GenerationServiceGetInfoResponse\x12O\n\x08Generate\x12\x1f.speculative.v1.GenerateRequest\x1a .speculative.v1.GenerateResponse0\x01\x12M\n\x08Tokenize\x12\x1f.speculative.v1.TokenizeRequest\x1a .speculative.v1.TokenizeResponse\x12S\n\nDetokenize\x12!.speculative.v1.DetokenizeRequest\x1a\".speculative.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,10 +37,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SPECULATIONOPTIONS_POLICYPARAMETERSENTRY']._serialized_options = b'8\001'
   _globals['_ROUNDTRACE_POLICYSTATEENTRY']._loaded_options = None
   _globals['_ROUNDTRACE_POLICYSTATEENTRY']._serialized_options = b'8\001'
-  _globals['_TOKENORIGIN']._serialized_start=3250
-  _globals['_TOKENORIGIN']._serialized_end=3372
-  _globals['_FINISHREASON']._serialized_start=3374
-  _globals['_FINISHREASON']._serialized_end=3469
+  _globals['_TOKENORIGIN']._serialized_start=3362
+  _globals['_TOKENORIGIN']._serialized_end=3484
+  _globals['_FINISHREASON']._serialized_start=3486
+  _globals['_FINISHREASON']._serialized_end=3581
   _globals['_GENERATIONSERVICEGETINFOREQUEST']._serialized_start=123
   _globals['_GENERATIONSERVICEGETINFOREQUEST']._serialized_end=156
   _globals['_GENERATIONSERVICEGETINFORESPONSE']._serialized_start=159
@@ -54,37 +54,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOPCONDITIONS']._serialized_start=549
   _globals['_STOPCONDITIONS']._serialized_end=643
   _globals['_SPECULATIONOPTIONS']._serialized_start=646
-  _globals['_SPECULATIONOPTIONS']._serialized_end=989
-  _globals['_SPECULATIONOPTIONS_POLICYPARAMETERSENTRY']._serialized_start=902
-  _globals['_SPECULATIONOPTIONS_POLICYPARAMETERSENTRY']._serialized_end=957
-  _globals['_OUTPUTOPTIONS']._serialized_start=991
-  _globals['_OUTPUTOPTIONS']._serialized_end=1050
-  _globals['_GENERATEREQUEST']._serialized_start=1053
-  _globals['_GENERATEREQUEST']._serialized_end=1415
-  _globals['_GENERATERESPONSE']._serialized_start=1418
-  _globals['_GENERATERESPONSE']._serialized_end=2105
-  _globals['_GENERATERESPONSE_STARTED']._serialized_start=1619
-  _globals['_GENERATERESPONSE_STARTED']._serialized_end=1696
-  _globals['_GENERATERESPONSE_DELTA']._serialized_start=1699
-  _globals['_GENERATERESPONSE_DELTA']._serialized_end=1853
-  _globals['_GENERATERESPONSE_FINISHED']._serialized_start=1856
-  _globals['_GENERATERESPONSE_FINISHED']._serialized_end=2094
-  _globals['_USAGE']._serialized_start=2107
-  _globals['_USAGE']._serialized_end=2164
-  _globals['_STATISTICS']._serialized_start=2167
-  _globals['_STATISTICS']._serialized_end=2448
-  _globals['_ROUNDTRACE']._serialized_start=2451
-  _globals['_ROUNDTRACE']._serialized_end=3015
-  _globals['_ROUNDTRACE_POLICYSTATEENTRY']._serialized_start=2916
-  _globals['_ROUNDTRACE_POLICYSTATEENTRY']._serialized_end=2966
-  _globals['_TOKENIZEREQUEST']._serialized_start=3017
-  _globals['_TOKENIZEREQUEST']._serialized_end=3104
-  _globals['_TOKENIZERESPONSE']._serialized_start=3106
-  _globals['_TOKENIZERESPONSE']._serialized_end=3143
-  _globals['_DETOKENIZEREQUEST']._serialized_start=3145
-  _globals['_DETOKENIZEREQUEST']._serialized_end=3212
-  _globals['_DETOKENIZERESPONSE']._serialized_start=3214
-  _globals['_DETOKENIZERESPONSE']._serialized_end=3248
-  _globals['_GENERATIONSERVICE']._serialized_start=3472
-  _globals['_GENERATIONSERVICE']._serialized_end=3846
+  _globals['_SPECULATIONOPTIONS']._serialized_end=1035
+  _globals['_SPECULATIONOPTIONS_POLICYPARAMETERSENTRY']._serialized_start=930
+  _globals['_SPECULATIONOPTIONS_POLICYPARAMETERSENTRY']._serialized_end=985
+  _globals['_OUTPUTOPTIONS']._serialized_start=1037
+  _globals['_OUTPUTOPTIONS']._serialized_end=1096
+  _globals['_GENERATEREQUEST']._serialized_start=1099
+  _globals['_GENERATEREQUEST']._serialized_end=1461
+  _globals['_GENERATERESPONSE']._serialized_start=1464
+  _globals['_GENERATERESPONSE']._serialized_end=2151
+  _globals['_GENERATERESPONSE_STARTED']._serialized_start=1665
+  _globals['_GENERATERESPONSE_STARTED']._serialized_end=1742
+  _globals['_GENERATERESPONSE_DELTA']._serialized_start=1745
+  _globals['_GENERATERESPONSE_DELTA']._serialized_end=1899
+  _globals['_GENERATERESPONSE_FINISHED']._serialized_start=1902
+  _globals['_GENERATERESPONSE_FINISHED']._serialized_end=2140
+  _globals['_USAGE']._serialized_start=2153
+  _globals['_USAGE']._serialized_end=2210
+  _globals['_STATISTICS']._serialized_start=2213
+  _globals['_STATISTICS']._serialized_end=2541
+  _globals['_ROUNDTRACE']._serialized_start=2544
+  _globals['_ROUNDTRACE']._serialized_end=3127
+  _globals['_ROUNDTRACE_POLICYSTATEENTRY']._serialized_start=3028
+  _globals['_ROUNDTRACE_POLICYSTATEENTRY']._serialized_end=3078
+  _globals['_TOKENIZEREQUEST']._serialized_start=3129
+  _globals['_TOKENIZEREQUEST']._serialized_end=3216
+  _globals['_TOKENIZERESPONSE']._serialized_start=3218
+  _globals['_TOKENIZERESPONSE']._serialized_end=3255
+  _globals['_DETOKENIZEREQUEST']._serialized_start=3257
+  _globals['_DETOKENIZEREQUEST']._serialized_end=3324
+  _globals['_DETOKENIZERESPONSE']._serialized_start=3326
+  _globals['_DETOKENIZERESPONSE']._serialized_end=3360
+  _globals['_GENERATIONSERVICE']._serialized_start=3584
+  _globals['_GENERATIONSERVICE']._serialized_end=3958
 # @@protoc_insertion_point(module_scope)

@@ -82,7 +82,7 @@ class StopConditions(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculationOptions(_message.Message):
-    __slots__ = ("policy", "policy_parameters", "max_draft_tokens", "acceptance", "adasd")
+    __slots__ = ("policy", "policy_parameters", "max_draft_tokens", "acceptance", "adasd", "prompt_lookup")
     class PolicyParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -95,12 +95,14 @@ class SpeculationOptions(_message.Message):
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
     ADASD_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOOKUP_FIELD_NUMBER: _ClassVar[int]
     policy: str
     policy_parameters: _containers.ScalarMap[str, float]
     max_draft_tokens: int
     acceptance: _sampling_pb2.AcceptanceRule
     adasd: _sampling_pb2.AdasdOptions
-    def __init__(self, policy: _Optional[str] = ..., policy_parameters: _Optional[_Mapping[str, float]] = ..., max_draft_tokens: _Optional[int] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., adasd: _Optional[_Union[_sampling_pb2.AdasdOptions, _Mapping]] = ...) -> None: ...
+    prompt_lookup: bool
+    def __init__(self, policy: _Optional[str] = ..., policy_parameters: _Optional[_Mapping[str, float]] = ..., max_draft_tokens: _Optional[int] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., adasd: _Optional[_Union[_sampling_pb2.AdasdOptions, _Mapping]] = ..., prompt_lookup: _Optional[bool] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
     __slots__ = ("round_trace", "round_signals")
@@ -186,7 +188,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("rounds", "drafted", "accepted", "recovered", "bonus", "accepted_histogram", "first_token_ns", "total_ns", "draft_wait_ns", "verify_wait_ns", "acceptance", "lossy")
+    __slots__ = ("rounds", "drafted", "accepted", "recovered", "bonus", "accepted_histogram", "first_token_ns", "total_ns", "draft_wait_ns", "verify_wait_ns", "acceptance", "lossy", "looked_up", "looked_up_accepted")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +201,8 @@ class Statistics(_message.Message):
     VERIFY_WAIT_NS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
     LOSSY_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_UP_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     drafted: int
     accepted: int
@@ -211,10 +215,12 @@ class Statistics(_message.Message):
     verify_wait_ns: int
     acceptance: _sampling_pb2.AcceptanceRule
     lossy: bool
-    def __init__(self, rounds: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., recovered: _Optional[int] = ..., bonus: _Optional[int] = ..., accepted_histogram: _Optional[_Iterable[int]] = ..., first_token_ns: _Optional[int] = ..., total_ns: _Optional[int] = ..., draft_wait_ns: _Optional[int] = ..., verify_wait_ns: _Optional[int] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., lossy: _Optional[bool] = ...) -> None: ...
+    looked_up: int
+    looked_up_accepted: int
+    def __init__(self, rounds: _Optional[int] = ..., drafted: _Optional[int] = ..., accepted: _Optional[int] = ..., recovered: _Optional[int] = ..., bonus: _Optional[int] = ..., accepted_histogram: _Optional[_Iterable[int]] = ..., first_token_ns: _Optional[int] = ..., total_ns: _Optional[int] = ..., draft_wait_ns: _Optional[int] = ..., verify_wait_ns: _Optional[int] = ..., acceptance: _Optional[_Union[_sampling_pb2.AcceptanceRule, str]] = ..., lossy: _Optional[bool] = ..., looked_up: _Optional[int] = ..., looked_up_accepted: _Optional[int] = ...) -> None: ...
 
 class RoundTrace(_message.Message):
-    __slots__ = ("base_len", "draft_token_ids", "draft_entropies", "max_tokens", "stop_entropy", "accepted_len", "draft_ns", "queue_ns", "forward_ns", "round_ns", "batch_size", "next_token_id", "draft_probs", "kl", "js_distance", "target_entropy", "stop_prob", "stop_survival", "policy_state")
+    __slots__ = ("base_len", "draft_token_ids", "draft_entropies", "max_tokens", "stop_entropy", "accepted_len", "draft_ns", "queue_ns", "forward_ns", "round_ns", "batch_size", "next_token_id", "draft_probs", "kl", "js_distance", "target_entropy", "stop_prob", "stop_survival", "policy_state", "looked_up")
     class PolicyStateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +247,7 @@ class RoundTrace(_message.Message):
     STOP_PROB_FIELD_NUMBER: _ClassVar[int]
     STOP_SURVIVAL_FIELD_NUMBER: _ClassVar[int]
     POLICY_STATE_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
     base_len: int
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
     draft_entropies: _containers.RepeatedScalarFieldContainer[float]
@@ -260,7 +267,8 @@ class RoundTrace(_message.Message):
     stop_prob: float
     stop_survival: float
     policy_state: _containers.ScalarMap[str, float]
-    def __init__(self, base_len: _Optional[int] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., draft_entropies: _Optional[_Iterable[float]] = ..., max_tokens: _Optional[int] = ..., stop_entropy: _Optional[float] = ..., accepted_len: _Optional[int] = ..., draft_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., round_ns: _Optional[int] = ..., batch_size: _Optional[int] = ..., next_token_id: _Optional[int] = ..., draft_probs: _Optional[_Iterable[float]] = ..., kl: _Optional[_Iterable[float]] = ..., js_distance: _Optional[_Iterable[float]] = ..., target_entropy: _Optional[_Iterable[float]] = ..., stop_prob: _Optional[float] = ..., stop_survival: _Optional[float] = ..., policy_state: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    looked_up: int
+    def __init__(self, base_len: _Optional[int] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., draft_entropies: _Optional[_Iterable[float]] = ..., max_tokens: _Optional[int] = ..., stop_entropy: _Optional[float] = ..., accepted_len: _Optional[int] = ..., draft_ns: _Optional[int] = ..., queue_ns: _Optional[int] = ..., forward_ns: _Optional[int] = ..., round_ns: _Optional[int] = ..., batch_size: _Optional[int] = ..., next_token_id: _Optional[int] = ..., draft_probs: _Optional[_Iterable[float]] = ..., kl: _Optional[_Iterable[float]] = ..., js_distance: _Optional[_Iterable[float]] = ..., target_entropy: _Optional[_Iterable[float]] = ..., stop_prob: _Optional[float] = ..., stop_survival: _Optional[float] = ..., policy_state: _Optional[_Mapping[str, float]] = ..., looked_up: _Optional[int] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("text", "chat")

@@ -56,6 +56,7 @@ FULL = GenerationRequest(
         0,
         AcceptanceRule.ADASD,
         AdasdOptions(AdasdVariant.MIDPOINT, AdasdLabels.SELF),
+        prompt_lookup=False,
     ),
     round_trace=True,
     round_signals=True,
@@ -67,10 +68,10 @@ EVENTS: list[GenerationEvent] = [
     Delta("", (), (), (), dataclasses.replace(TRACE, stop_entropy_nats=None)),
     Delta("", (), (), (), dataclasses.replace(TRACE, next_token_id=7, signals=Signals((0.5,), (0.25,), (2.0,)))),
     Delta("", (), (), (), dataclasses.replace(TRACE, draft_probs=(0.5,), stop_prob=0.0, policy_state={"wvir": 0.1})),
-    Delta("", (), (), (), dataclasses.replace(TRACE, stop_survival=0.5)),
+    Delta("", (), (), (), dataclasses.replace(TRACE, stop_survival=0.5, looked_up=2)),
     Delta("x", (1,), (TokenOrigin.BONUS,), (1,)),
     Finished(FinishReason.STOP, None, 0, Usage(3, 2), Statistics(1, 2, 3, 4, 5, (0, 1), 6, 7, 8, 9)),
-    Finished(FinishReason.LENGTH, "", None, Usage(0, 0), Statistics()),
+    Finished(FinishReason.LENGTH, "", None, Usage(0, 0), Statistics(looked_up=5, looked_up_accepted=3)),
     Finished(FinishReason.STOP, None, None, Usage(0, 0), Statistics(acceptance=AcceptanceRule.ADASD, lossy=True)),
 ]
 

@@ -169,7 +169,7 @@ def test_descriptions_of_models_and_services_survive_the_wire() -> None:
 
 def test_draft_messages_survive_the_wire() -> None:
     for rule, distribution, draft_probs in itertools.product(AcceptanceRule, (False, True), (False, True)):
-        opening = DraftOpen((0, 99, 0), PARAMS, 2**64 - 1, distribution, rule, draft_probs)
+        opening = DraftOpen((0, 99, 0), PARAMS, 2**64 - 1, distribution, rule, draft_probs, lookup=draft_probs)
         assert codec.decode_draft_open(carried(codec.encode_draft_open(opening)), VOCAB) == opening
     for advance in (
         Advance(3, (0, 1), 4, 0.5),
@@ -177,10 +177,12 @@ def test_draft_messages_survive_the_wire() -> None:
         Advance(3, (0,), 4, 0.0),
         Advance(3, (), 1, math.inf),
         Advance(3, (), 1, None, 0.0, 0.25),
+        Advance(3, (), 1, max_lookup_tokens=0),
+        Advance(3, (), 1, max_lookup_tokens=4),
     ):
         assert codec.decode_advance(carried(codec.encode_advance(advance)), VOCAB, CHUNK) == advance
     for reason in StopReason:
-        drafted = Drafted(5, (0, 99), (0.5, 0.25), (LAW, LAW), reason, 1, 2**40)
+        drafted = Drafted(5, (0, 99), (0.5, 0.25), (LAW, LAW), reason, 1, 2**40, looked_up=2)
         assert codec.decode_drafted(carried(codec.encode_drafted(drafted)), VOCAB) == drafted
         with_probs = dataclasses.replace(drafted, draft_probs=(0.0, 1.0))
         assert codec.decode_drafted(carried(codec.encode_drafted(with_probs)), VOCAB) == with_probs
@@ -247,6 +249,7 @@ def check(request: VERIFY) -> object:
         (advance, OPEN_DRAFT, "advance"),
         (advance, DRAFT(), "advance"),
         (advance, DRAFT(advance=DRAFT.Advance(max_tokens=CHUNK + 1)), "advance.max_tokens"),
+        (advance, DRAFT(advance=DRAFT.Advance(max_lookup_tokens=CHUNK + 1)), "advance.max_lookup_tokens"),
         (advance, DRAFT(advance=DRAFT.Advance(stop_entropy=-1)), "advance.stop_entropy"),
         (advance, DRAFT(advance=DRAFT.Advance(stop_entropy=math.nan)), "advance.stop_entropy"),
         (advance, DRAFT(advance=DRAFT.Advance(committed_token_ids=[VOCAB])), "advance.committed_token_ids"),
@@ -306,6 +309,7 @@ DRAFTED = draft_service_pb2.DraftResponse.Drafted
         ),
         DRAFTED(token_ids=[1], entropies=[], stop_reason=draft_service_pb2.STOP_REASON_MAX_TOKENS),
         DRAFTED(token_ids=[1], entropies=[0.5]),
+        DRAFTED(token_ids=[1], entropies=[0.5], looked_up=2, stop_reason=draft_service_pb2.STOP_REASON_MAX_TOKENS),
         DRAFTED(token_ids=[VOCAB], entropies=[0.5], stop_reason=draft_service_pb2.STOP_REASON_MAX_TOKENS),
         DRAFTED(
             token_ids=[1, 2],
