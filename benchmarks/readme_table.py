@@ -23,7 +23,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "outrider, default policy",
         "answers equal to generate's",
     ),
-    "rpc_overhead": ("overhead of a round", "overhead of a plain step"),
+    "rpc_overhead": ("overhead of a round", "overhead of a plain step", "bare gRPC, two round trips"),
 }
 """By benchmark, the figures that the README shows."""
 

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from benchmarks.echo import round_trip_ms
 from benchmarks.report import Figure, Goal, Report
 from benchmarks.trio import Flags, trio
 from controller.clients import GenerationClient
@@ -82,8 +83,10 @@ def parts_ms(rounds: Sequence[Round]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in parts.items()}
 
 
-def report(speculative: Sequence[Sequence[Round]], plain: Sequence[Sequence[Round]]) -> Report:
-    """Medians over the runs; each run is one answer."""
+def report(
+    speculative: Sequence[Sequence[Round]], plain: Sequence[Sequence[Round]], echoes_ms: Sequence[float]
+) -> Report:
+    """Medians over the runs; each run is one answer. `echoes_ms`: round trips of bare gRPC, one for each run."""
     overheads_ms = list(map(overhead_ms, speculative))
     goal_ms = statistics.median(overheads_ms)
     note = f"chunks of {CHUNK}; median of {len(speculative)} runs' means"
@@ -95,6 +98,8 @@ def report(speculative: Sequence[Sequence[Round]], plain: Sequence[Sequence[Roun
     ]
     parts = parts_ms([one for run in speculative for one in run])
     figures += [Figure(name, value, "ms", "of a round, median") for name, value in parts.items()]
+    echo_ms = 2 * statistics.median(echoes_ms)
+    figures.append(Figure("bare gRPC, two round trips", echo_ms, "ms", "an echo on this machine: the least possible"))
     goals = [Goal("overhead of a round (ms)", goal_ms, "<=", GOAL_MS)]
     details = {
         "verify_ms": VERIFY_MS,
@@ -107,18 +112,19 @@ def report(speculative: Sequence[Sequence[Round]], plain: Sequence[Sequence[Roun
 
 
 async def run(runs: int, rounds: int) -> Report:
-    """Measures `runs` answers with chunks and as many without, in turns."""
+    """Measures `runs` answers with chunks, as many without, and as many rows of echoes, in turns."""
     flags = Flags(
         draft=["--model", _MODEL.format(profile="draft", forward_ms=DRAFT_MS, agree=0.8)],
         verifier=["--model", _MODEL.format(profile="verify20ms", forward_ms=VERIFY_MS, agree=1)],
     )
-    speculative, plain = [], []
+    speculative, plain, echoes_ms = [], [], []
     async with trio(flags) as client:
         await measure(client, 2 * SKIPPED_ROUNDS, "fixed")
         for _ in range(runs):
             speculative.append(await measure(client, rounds, "fixed"))
             plain.append(await measure(client, rounds, "off"))
-    return report(speculative, plain)
+            echoes_ms.append(await round_trip_ms(rounds, VERIFY_MS / 1e3))
+    return report(speculative, plain, echoes_ms)
 
 
 def main(
