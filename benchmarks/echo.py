@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import grpc.aio
 import uvloop
@@ -17,21 +18,26 @@ _MESSAGE = b"\0" * 64
 """About as long as the messages of a round."""
 
 
-async def round_trip_ms(count: int, pause_s: float) -> float:
-    """Median time of a round trip on one stream, each after a pause, as a verification makes one."""
+@asynccontextmanager
+async def echo_server() -> AsyncIterator[str]:
+    """A process that sends every message back; yields its address."""
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.echo", stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
     )
     assert server.stdout is not None
     try:
-        address = (await server.stdout.readline()).decode().strip()
-        async with grpc.aio.insecure_channel(address) as channel:
-            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(_METHOD)()
-            times = [await _once(call, pause_s) for _ in range(count)]
-            call.cancel()
+        yield (await server.stdout.readline()).decode().strip()
     finally:
         server.terminate()
         await server.wait()
+
+
+async def round_trip_ms(address: str, count: int, pause_s: float) -> float:
+    """Median time of a round trip on one stream, each after a pause, as a verification makes one."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(_METHOD)()
+        times = [await _once(call, pause_s) for _ in range(count)]
+        call.cancel()
     return statistics.median(times[count // 10 :])
 
 

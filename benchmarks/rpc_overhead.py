@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from benchmarks.echo import round_trip_ms
+from benchmarks.echo import echo_server, round_trip_ms
 from benchmarks.report import Figure, Goal, Report
 from benchmarks.trio import Flags, trio
 from controller.clients import GenerationClient
@@ -118,12 +118,12 @@ async def run(runs: int, rounds: int) -> Report:
         verifier=["--model", _MODEL.format(profile="verify20ms", forward_ms=VERIFY_MS, agree=1)],
     )
     speculative, plain, echoes_ms = [], [], []
-    async with trio(flags) as client:
+    async with echo_server() as echo, trio(flags) as client:
         await measure(client, 2 * SKIPPED_ROUNDS, "fixed")
         for _ in range(runs):
             speculative.append(await measure(client, rounds, "fixed"))
             plain.append(await measure(client, rounds, "off"))
-            echoes_ms.append(await round_trip_ms(rounds, VERIFY_MS / 1e3))
+            echoes_ms.append(await round_trip_ms(echo, rounds, VERIFY_MS / 1e3))
     return report(speculative, plain, echoes_ms)
 
 
