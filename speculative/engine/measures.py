@@ -4,7 +4,7 @@ They are of warped laws; of one-hot ones, at temperature 0, the caller gives the
 All measures of a row are numbers in one table row, so that they cross from the device to the host together.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,11 @@ class Wanted:
     js_distance: bool = False
     law: bool = False
     draft: SparseLaw | None = None
+
+    @property
+    def needs_totals(self) -> bool:
+        """Whether the sum of the law's weights is needed."""
+        return self.prob or self.kl or self.js_distance or self.law
 
 
 NOTHING = Wanted()
@@ -91,20 +96,17 @@ def measure(laws: WarpedRows, wanted: Sequence[Wanted], token_ids: Tensor | None
     `token_ids` [R] are the tokens whose probability may be wanted.
     """
     table = torch.zeros((len(wanted), width), dtype=torch.float64, device=laws.scores.device)
-
-    def fill(columns: int | slice, places: list[int], compute: Callable[[WarpedRows], Tensor]) -> None:
-        if len(places) == len(wanted):
-            table[:, columns] = compute(laws)
-        elif places:
-            table[places, columns] = compute(laws.take(places))
-
-    fill(ENTROPY, _places(wanted, lambda each: each.entropy), WarpedRows.entropies_nats)
-    fill(slice(HEAD, None), _places(wanted, lambda each: each.law), rejection.law_heads)
-    with_prob = _places(wanted, lambda each: each.prob)
-    if with_prob:
-        assert token_ids is not None
-        fill(PROB, with_prob, lambda some: some.probs_of(token_ids[with_prob]))
-    _compare(table, laws, wanted)
+    with_entropy = [place for place, each in enumerate(wanted) if each.entropy]
+    log_totals = None
+    if len(with_entropy) == len(wanted):
+        log_totals, table[:, ENTROPY] = laws.log_totals_and_entropies()
+    else:
+        log_totals = laws.log_totals() if any(each.needs_totals for each in wanted) else None
+        if with_entropy:
+            table[with_entropy, ENTROPY] = laws.take(with_entropy).entropies_nats()
+    if log_totals is not None:
+        _measure_probs(table, laws, wanted, token_ids, log_totals)
+        _compare(table, laws, wanted, log_totals)
     return table
 
 
@@ -117,17 +119,26 @@ def signals_of(wanted: frozenset[Signal], measures: Sequence[Sequence[float]]) -
     )
 
 
-def _places(wanted: Sequence[Wanted], wants: Callable[[Wanted], bool]) -> list[int]:
-    return [place for place, each in enumerate(wanted) if wants(each)]
+def _measure_probs(
+    table: Tensor, laws: WarpedRows, wanted: Sequence[Wanted], token_ids: Tensor | None, log_totals: Tensor
+) -> None:
+    """Writes probabilities and heads of laws where wanted."""
+    with_law = [place for place, each in enumerate(wanted) if each.law]
+    if with_law:
+        table[with_law, HEAD:] = rejection.law_heads(laws.take(with_law), log_totals=log_totals[with_law])
+    with_prob = [place for place, each in enumerate(wanted) if each.prob]
+    if with_prob:
+        assert token_ids is not None
+        table[with_prob, PROB] = laws.take(with_prob).probs_of(token_ids[with_prob], log_totals[with_prob])
 
 
-def _compare(table: Tensor, laws: WarpedRows, wanted: Sequence[Wanted]) -> None:
+def _compare(table: Tensor, laws: WarpedRows, wanted: Sequence[Wanted], log_totals: Tensor) -> None:
     """Writes the divergences of `laws` from the draft's laws where wanted."""
     drafts = {p: each.draft for p, each in enumerate(wanted) if each.draft and (each.kl or each.js_distance)}
     if not drafts:
         return
     places = list(drafts)
-    merged = divergence_rows.merge(laws.take(places), list(drafts.values()))
+    merged = divergence_rows.merge(laws.take(places), list(drafts.values()), log_totals[places])
     if any(wanted[place].kl for place in places):
         table[places, KL] = divergence_rows.kl_divergences_nats(merged)
     if any(wanted[place].js_distance for place in places):

@@ -23,14 +23,18 @@ class MergedRows(NamedTuple):
     """[R, L + 1] float64."""
 
 
-def merge(targets: WarpedRows, drafts: Sequence[SparseLaw]) -> MergedRows:
-    """The laws of `targets` and of `drafts`, one for each row in order, merged alike."""
+def merge(targets: WarpedRows, drafts: Sequence[SparseLaw], log_totals: Tensor | None = None) -> MergedRows:
+    """The laws of `targets` and of `drafts`, one for each row in order, merged alike.
+
+    `log_totals` are the targets' own, where they are known.
+    """
     width = max(len(draft.token_ids) for draft in drafts)
     device = targets.scores.device
     token_ids = torch.tensor([_padded(draft.token_ids, width, draft.token_ids[0]) for draft in drafts], device=device)
     draft_probs = torch.tensor([_draft_row(draft, width) for draft in drafts], dtype=torch.float64, device=device)
     lengths = torch.tensor([[len(draft.token_ids)] for draft in drafts], device=device)
-    target_probs = (targets.scores_of(token_ids).double() - targets.log_totals()[:, None]).exp_()
+    log_totals = targets.log_totals() if log_totals is None else log_totals
+    target_probs = (targets.scores_of(token_ids).double() - log_totals[:, None]).exp_()
     target_probs.masked_fill_(torch.arange(width, device=device) >= lengths, 0.0)
     bucket = (1.0 - target_probs.sum(-1, keepdim=True)).clamp_(min=0.0)
     return MergedRows(torch.cat([target_probs, bucket], dim=-1), draft_probs)

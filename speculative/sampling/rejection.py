@@ -16,13 +16,16 @@ HEAD_SIZE = 1 + 2 * distribution.MAX_LAW_SIZE
 """Numbers in the head of a law."""
 
 
-def law_heads(laws: WarpedRows, size: int = distribution.MAX_LAW_SIZE) -> Tensor:
-    """The likeliest ids of each law as `make_law` takes them: [R, 1 + 2 * size] float64."""
+def law_heads(laws: WarpedRows, size: int = distribution.MAX_LAW_SIZE, *, log_totals: Tensor | None = None) -> Tensor:
+    """The likeliest ids of each law as `make_law` takes them: [R, 1 + 2 * size] float64.
+
+    `log_totals` are the laws' own, where they are known.
+    """
     token_ids, scores = laws.most_likely(size)
     missing = (0, size - token_ids.shape[-1])
     return torch.cat(
         [
-            laws.log_totals()[:, None],
+            (laws.log_totals() if log_totals is None else log_totals)[:, None],
             functional.pad(token_ids.double(), missing),
             functional.pad(scores.double(), missing, value=-torch.inf),
         ],

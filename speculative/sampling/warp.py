@@ -63,11 +63,16 @@ class WarpedRows:
 
     def entropies_nats(self) -> Tensor:
         """Entropy of each law: [R] float64."""
+        return self.log_totals_and_entropies()[1]
+
+    def log_totals_and_entropies(self) -> tuple[Tensor, Tensor]:
+        """Both, for little more than one of them."""
         weights = self.scores.exp()
         total = selection.precise_sum(weights)
         # A weight of zero times a score of -inf would be no number.
         weighted = selection.precise_sum(weights.mul_(self.scores.clamp(min=_FLOAT32.min)))
-        return total.log() - weighted / total
+        log_total = total.log()
+        return log_total, log_total - weighted / total
 
     def scores_of(self, token_ids: Tensor) -> Tensor:
         """The scores of some ids of each row: [R, L] int64 -> [R, L] float32."""
@@ -76,9 +81,10 @@ class WarpedRows:
         found = self.token_ids[:, None, :] == token_ids[:, :, None]
         return self.scores[:, None, :].where(found, -torch.inf).amax(-1)
 
-    def probs_of(self, token_ids: Tensor) -> Tensor:
-        """The probability of one id for each row: [R] int64 -> [R] float64."""
-        return (self.scores_of(token_ids[:, None]).squeeze(-1).double() - self.log_totals()).exp_()
+    def probs_of(self, token_ids: Tensor, log_totals: Tensor | None = None) -> Tensor:
+        """The probability of one id for each row: [R] int64 -> [R] float64. `log_totals`, where they are known."""
+        log_totals = self.log_totals() if log_totals is None else log_totals
+        return (self.scores_of(token_ids[:, None]).squeeze(-1).double() - log_totals).exp_()
 
     def most_likely(self, count: int) -> tuple[Tensor, Tensor]:
         """(ids [R, c] int64, scores [R, c]) of the `count` most likely tokens, in order; c may be less than count."""

@@ -349,7 +349,7 @@ def test_what_is_not_wanted_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*arguments: object) -> None:
         raise AssertionError("nobody wants it")
 
-    monkeypatch.setattr(WarpedRows, "entropies_nats", refuse)
+    monkeypatch.setattr(WarpedRows, "log_totals_and_entropies", refuse)
     monkeypatch.setattr(WarpedRows, "log_totals", refuse)
     monkeypatch.setattr(divergence_rows, "merge", refuse)
     laws = (distribution.one_hot(1), distribution.one_hot(2))
