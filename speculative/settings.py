@@ -101,6 +101,9 @@ class ModelServerSettings(ServerSettings):
     )
     threads: int = Field(default=0, ge=0, description="CPU threads of the model; 0 leaves the choice to torch.")
     attention: str = Field(default="auto", description="Attention kernel: bucketed, flash, or auto.")
+    pack_weights: bool = Field(
+        default=True, description="On a CPU, keep the weights in a second, faster order too, where memory allows."
+    )
     cache_tokens: int = Field(
         default=0, ge=0, description="Tokens in the key-value cache, of all sessions; 0: automatic."
     )

@@ -15,6 +15,7 @@ from transformers.utils.hub import cached_file
 from transformers.utils.import_utils import is_flash_attn_2_available
 
 from speculative.engine.attention import ATTENTION_NAME
+from speculative.engine.cpu_linear import can_pack, pack_linears
 from speculative.engine.fingerprint import read_vocabulary
 from speculative.engine.interface import Slice
 from speculative.engine.loading import LoadedModel, LoadSettings
@@ -74,6 +75,8 @@ def make_runner(
     )
     reference = _reference_logits(model)
     model.set_attn_implementation(ATTENTION_NAME if bucketed else "flash_attention_2")
+    if settings.pack_weights and can_pack(model):
+        pack_linears(model)
     runner = TransformersRunner(model, blocks, info, bucketed=bucketed)
     _check_rollback(runner, reference, model.dtype)
     return runner

@@ -31,6 +31,7 @@ async def hosted(settings: ModelServerSettings, role: Role) -> AsyncIterator[Hos
         max_batch_tokens=settings.max_batch_tokens,
         block_tokens=settings.block_tokens,
         attention=settings.attention,
+        pack_weights=settings.pack_weights,
     )
     loaded = await _in_daemon_thread(lambda: load(settings.model, how, role))
     engine = Engine(

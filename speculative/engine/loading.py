@@ -25,6 +25,8 @@ class LoadSettings:
     """Most tokens in a step."""
     block_tokens: int = 32
     """Tokens in a block of that room."""
+    pack_weights: bool = True
+    """On the CPU, keep the weights in a second, faster order too, where memory allows (cpu_linear.py)."""
     attention: str = "auto"
     """"bucketed" (torch's own), "flash", or "auto": flash on a GPU that has it."""
 
