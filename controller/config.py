@@ -1,5 +1,6 @@
 """Settings of the controller: flags, OUTRIDER_CONTROLLER_... variables, or [controller] in a TOML file."""
 
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, field_validator
@@ -8,6 +9,7 @@ from controller.drafting import DraftPatience
 from controller.generator import GenerationDefaults
 from controller.policies.registry import DEFAULT_POLICY, GUARD, make_policy, policy_names, policy_parameters
 from controller.pool import WatchSettings
+from controller.recording import TraceSettings
 from speculative.errors import InvalidRequestError
 from speculative.settings import ServerSettings
 
@@ -46,6 +48,14 @@ class ControllerConfig(ServerSettings):
     )
     draft_retry_s: float = Field(
         0.5, gt=0, allow_inf_nan=False, description="Wait before a lost draft is tried again; doubles up to 60 s."
+    )
+    trace_dir: Path | None = Field(
+        None, description="Directory for traces of rounds, one file a request, without text or tokens; none: no traces."
+    )
+    trace_max_files: int = Field(1000, ge=1, description="Most trace files kept; the oldest go.")
+    trace_max_file_bytes: int = Field(4 * 2**20, ge=1, description="Where the trace of one request is cut.")
+    trace_signals: bool = Field(
+        False, description="Whether traces have all signals, also those a policy has no use for; costs time."
     )
 
     @field_validator("policy")
@@ -86,6 +96,13 @@ class ControllerConfig(ServerSettings):
             chunk_ceiling_s=self.chunk_timeout_ceiling_s,
             retry_s=self.draft_retry_s,
         )
+
+    @property
+    def traces(self) -> TraceSettings | None:
+        """What is kept of the rounds of requests."""
+        if self.trace_dir is None:
+            return None
+        return TraceSettings(self.trace_dir, self.trace_max_files, self.trace_max_file_bytes, self.trace_signals)
 
     @property
     def watch(self) -> WatchSettings:

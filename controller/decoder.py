@@ -27,6 +27,9 @@ from speculative.sampling.types import PAPERS_ADASD, AcceptanceRule, AdasdOption
 Deliver = Callable[[Delta], Awaitable[None]]
 """Sends a part of the answer to the client; may wait for it."""
 
+Record = Callable[[RoundTrace], None]
+"""Takes note of a round that has been verified."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeTask:
@@ -68,8 +71,10 @@ class Decoder:
         patience: DraftPatience,
         deadline: Deadline,
         clock: Clock,
+        record: Record | None = None,
     ) -> None:
         self._task = task
+        self._record = record
         self._policy = policy
         self._verifier = verifier
         self._drafts = drafts
@@ -102,7 +107,7 @@ class Decoder:
     async def _round(self, stream: VerifyStream, drafting: Drafting, deliver: Deliver) -> Ending | None:
         begun_ns = self._clock()
         plan = self._plan(drafting)
-        current = _Round(plan, self._policy.snapshot() if self._task.round_trace else {}, begun_ns)
+        current = _Round(plan, self._policy.snapshot() if self._traced else {}, begun_ns)
         if await drafting.advance(current.plan):
             current.delivery_ns += await self._deliver(deliver)
             current.drafted = await self._drafted(drafting)
@@ -140,8 +145,12 @@ class Decoder:
         outcome = self._outcome(current, chunk, verdict)
         self._policy.observe(outcome)
         delta = self._answer.take()
-        if self._task.round_trace:
-            delta = dataclasses.replace(delta, round=_trace(current, chunk, verdict, outcome))
+        if self._traced:
+            trace = _trace(current, chunk, verdict, outcome)
+            if self._record is not None:
+                self._record(trace)
+            if self._task.round_trace:
+                delta = dataclasses.replace(delta, round=trace)
         if delta.token_ids or delta.round is not None:
             self._undelivered = delta
 
@@ -196,6 +205,10 @@ class Decoder:
             acceptance=task.acceptance,
             draft_probs=Signal.DRAFT_PROB in self._signals,
         )
+
+    @property
+    def _traced(self) -> bool:
+        return self._task.round_trace or self._record is not None
 
     def _wanted_signals(self) -> frozenset[Signal]:
         """What the policy and the trace want to know; nothing where nothing is drafted."""

@@ -5,18 +5,21 @@ target's own output whether there is a draft or not.
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from controller.answer import StopRules
-from controller.decoder import Decoder, DecodeTask
+from controller.decoder import Decoder, DecodeTask, Record
 from controller.drafting import DraftPatience
 from controller.policies.base import ChunkPolicy
 from controller.policies.guard import GuardSettings
 from controller.policies.registry import GUARD, PolicyFactory, policy_names, policy_parameters
 from controller.pool import Fleet, Target
 from controller.prompt import check_ids
+from controller.recording import TraceFolder, settings_of
 from controller.text import Detokenizer
 from controller.transport import Clock, Deadline
 from speculative.errors import ContextLengthError
@@ -79,12 +82,14 @@ class Generator:
         patience: DraftPatience,
         clock: Clock,
         draw_seed: Callable[[], int],
+        traces: TraceFolder | None = None,
     ) -> None:
         self._fleet = fleet
         self._defaults = defaults
         self._patience = patience
         self._clock = clock
         self._draw_seed = draw_seed
+        self._traces = traces
         self._policies = PolicyFactory(GuardSettings() if defaults.guard else None)
 
     async def generate(self, request: GenerationRequest, timeout_s: float, send: Send) -> None:
@@ -93,17 +98,31 @@ class Generator:
         plan = await self._plan(request)
         task, replica = plan.task, plan.target.replica
         await send(Started(len(task.prompt_token_ids), task.seed, replica.info.name, plan.policy_name))
-        decoder = Decoder(
-            task,
-            plan.policy,
-            replica,
-            self._fleet,
-            Detokenizer(plan.target.tokenizer, continues_text=plan.continues_text),
-            self._patience,
-            deadline,
-            self._clock,
+        with self._recording(plan, request) as record:
+            decoder = Decoder(
+                task,
+                plan.policy,
+                replica,
+                self._fleet,
+                Detokenizer(plan.target.tokenizer, continues_text=plan.continues_text),
+                self._patience,
+                deadline,
+                self._clock,
+                record,
+            )
+            finished = await decoder.run(send)
+        await send(finished)
+
+    def _recording(self, plan: _Plan, request: GenerationRequest) -> AbstractContextManager[Record | None]:
+        if self._traces is None:
+            return nullcontext()
+        given = self._defaults.parameters(plan.policy_name, request.speculation.policy_parameters)
+        parameters = {GUARD.name: float(self._defaults.guard), **given}
+        speculation = dataclasses.replace(
+            request.speculation, policy_parameters=parameters, max_draft_tokens=plan.task.max_draft_tokens
         )
-        await send(await decoder.run(send))
+        settings = settings_of(plan.target.info.name, request.sampling, speculation)
+        return self._traces.recording(plan.policy_name, settings)
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """The ids that `generate` would begin with."""
@@ -146,7 +165,7 @@ class Generator:
             rules=self._rules(request, len(prompt), target),
             max_draft_tokens=max_draft_tokens,
             round_trace=request.round_trace,
-            round_signals=request.round_trace and request.round_signals,
+            round_signals=(request.round_trace and request.round_signals) or self._records_signals,
             adasd=options.adasd,
         )
         speculates = max_draft_tokens > 0 and self._fleet.pick() is not None
@@ -154,6 +173,10 @@ class Generator:
             _log.warning("lossy acceptance", extra={"rule": options.acceptance.value, "policy": name})
         continues_text = not isinstance(request.prompt, ChatPrompt)
         return _Plan(task, name if speculates else OFF, policy, target, continues_text)
+
+    @property
+    def _records_signals(self) -> bool:
+        return self._traces is not None and self._traces.settings.signals
 
     def _max_draft_tokens(self, asked: int | None, policy_name: str) -> int:
         most = self._defaults.max_draft_tokens

@@ -13,6 +13,7 @@ from controller.clients import DraftClient, VerifierClient
 from controller.config import ControllerConfig
 from controller.generator import Generator
 from controller.pool import Fleet
+from controller.recording import TraceFolder
 from speculative.errors import NotReadyError
 from speculative.generation import GenerationEvent
 from speculative.rpc import generation_codec
@@ -103,8 +104,11 @@ class ControllerProcess:
             task = watching.create_task(fleet.run())
             stack.callback(task.cancel)
             await fleet.wait_ready()
+            traces = TraceFolder(config.traces) if config.traces else None
+            if traces is not None:
+                stack.push_async_callback(asyncio.to_thread, traces.close)
             self._servicer.generator = Generator(
-                fleet, config.defaults, config.patience, time.monotonic_ns, lambda: secrets.randbits(64)
+                fleet, config.defaults, config.patience, time.monotonic_ns, lambda: secrets.randbits(64), traces
             )
             yield
 

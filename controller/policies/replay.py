@@ -9,6 +9,7 @@ Two things are not in a recording and are assumed, openly:
 - a position that no chunk covered: behind a chunk accepted whole (the bonus token) it counts as matching, with the
   signals of the position before it; in a plain round it counts as not matching. `ReplayResult.assumed` counts both;
 - a chunk that goes on behind a rejection further than recorded repeats the last recorded signals there.
+`ReplayResult.beyond` counts the tokens that a policy drafted on either assumption.
 
 A batch of B requests runs in lockstep, the way a padded batch does: each round takes the longest draft, then one
 verification of all positions; a request that ends is replaced by the next.
@@ -16,7 +17,7 @@ verification of all positions; a request that ends is replaced by the next.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -34,6 +35,8 @@ class DraftStep:
     kl_nats: float | None = None
     js_distance: float | None = None
     target_entropies_nats: float | None = None
+    recorded: bool = True
+    """Whether a recording tells it; else it is one of the assumptions above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class RequestTrace:
                 last = position.step
                 for last in position.rollout:
                     yield last
+                last = replace(last, recorded=False)
                 while True:
                     yield last
 
@@ -105,7 +109,9 @@ class ReplayResult:
     verify_ns: float = 0.0
     network_ns: float = 0.0
     assumed: int = 0
-    """Positions whose match was assumed, not recorded."""
+    """Positions whose match was assumed, not recorded, drafted or not."""
+    beyond: int = 0
+    """Drafted tokens that no recording tells of."""
     accepted_histogram: Counter[int] = field(default_factory=Counter)
     drafted_histogram: Counter[int] = field(default_factory=Counter)
 
@@ -163,17 +169,19 @@ def _trace(request: str, rounds: Sequence[RoundRecord]) -> RequestTrace:
 def _assumed(before: Sequence[TracedPosition], follows_chunk: bool) -> TracedPosition:
     """A position not covered. Behind a chunk accepted whole, one more match is the best guess."""
     if follows_chunk and before:
-        return TracedPosition(before[-1].step)
-    return TracedPosition(DraftStep(matches=False, entropies_nats=0.0))
+        return TracedPosition(replace(before[-1].step, recorded=False))
+    return TracedPosition(DraftStep(matches=False, entropies_nats=0.0, recorded=False))
 
 
 def _steps(outcome: RoundOutcome) -> list[DraftStep]:
     columns: dict[str, tuple[float, ...]] = {name: getattr(outcome, name) for name in SIGNAL_FIELDS}
-    recorded = {name: values for name, values in columns.items() if values}
-    return [
-        DraftStep(index < outcome.accepted_len, **{name: values[index] for name, values in recorded.items()})
-        for index in range(outcome.drafted_len)
-    ]
+    known = {name: values for name, values in columns.items() if values}
+
+    def step(index: int) -> DraftStep:
+        signals: dict[str, Any] = {name: values[index] for name, values in known.items()}
+        return DraftStep(index < outcome.accepted_len, **signals)
+
+    return [step(index) for index in range(outcome.drafted_len)]
 
 
 def draft_chunk(plan: ChunkPlan, steps: Iterator[DraftStep]) -> list[DraftStep]:
@@ -286,5 +294,6 @@ def _round(
         result.tokens += outcome.accepted_len + 1
         result.drafted += outcome.drafted_len
         result.accepted += outcome.accepted_len
+        result.beyond += sum(not step.recorded for step in session.chunk)
         result.accepted_histogram[outcome.accepted_len] += 1
         result.drafted_histogram[outcome.drafted_len] += 1

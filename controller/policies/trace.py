@@ -4,13 +4,17 @@
      "draft_token_ids": [284, 198, ...], "next_token_id": 11, "accepted_len": 3,
      "entropies_nats": [0.02, ...], "draft_probs": [0.99, ...], "kl_nats": [...], "js_distance": [...],
      "target_entropies_nats": [...], "draft_ns": 3100000, "queue_ns": 80000, "forward_ns": 21000000,
-     "round_ns": 25000000, "batch_size": 4, "state": {"wvir": 0.8, "sl_max": 12.0}}
+     "round_ns": 25000000, "batch_size": 4, "state": {"wvir": 0.8, "sl_max": 12.0},
+     "settings": {"target": "big", "temperature": 0.0}}
 
 Required: `request` (any text; lines of one request are in order), `base_len` (committed tokens, prompt included, in
 front of the chunk), `draft_token_ids` or `drafted_len`, `accepted_len`, and `entropies_nats` where anything was
 drafted. Lists have one entry for each drafted token, those behind the first rejection too, or are absent (or empty)
-when not recorded. Everything else may be absent, and fields not named here are ignored, so that a recorder may add its
-own.
+when not recorded. `settings` says how the request was made, on its first line only. Everything else may be absent, and
+fields not named here are ignored, so that a recorder may add its own.
+
+No text is in a trace. Token ids are as good as text, and no policy looks at them: what this program records of requests
+leaves them out.
 
 To replay shorter chunks than were recorded, record long ones; a round may begin at any position that its request has
 committed, also one that an earlier line has covered.
@@ -27,6 +31,8 @@ from speculative.errors import InvalidRequestError
 _DECIMALS = 5
 _STOP_RULES = ("stop_entropy_nats", "stop_prob", "stop_survival")
 SIGNAL_FIELDS = ("entropies_nats", "draft_probs", "kl_nats", "js_distance", "target_entropies_nats")
+Setting = float | str
+"""A value of `settings`; switches are 0 or 1."""
 _TIMES = ("draft_ns", "queue_ns", "forward_ns", "round_ns")
 
 
@@ -43,6 +49,8 @@ class RoundRecord:
     policy: str = ""
     state: Mapping[str, float] = field(default_factory=dict)
     """The policy's snapshot before the round."""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    """How the request was made; empty on all but its first round."""
 
 
 def record_line(record: RoundRecord) -> str:
@@ -62,6 +70,7 @@ def record_line(record: RoundRecord) -> str:
         **{name: getattr(outcome, name) for name in _TIMES},
         "batch_size": outcome.batch_size,
         "state": {name: _short(value) for name, value in record.state.items()},
+        "settings": dict(record.settings),
     }
     kept = {name: value for name, value in values.items() if value not in (None, [], {}, "")}
     return json.dumps(kept, separators=(",", ":"))
@@ -77,7 +86,7 @@ def read_records(lines: Iterable[str]) -> Iterator[RoundRecord]:
             if not isinstance(values, dict):
                 raise TypeError("not a JSON object")
             yield _record(values)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             problem = f"missing {error}" if isinstance(error, KeyError) else str(error)
             raise InvalidRequestError(f"trace line {number}", problem) from error
 
@@ -95,6 +104,7 @@ def _record(values: Mapping[str, Any]) -> RoundRecord:
         next_token_id=None if next_token_id is None else int(next_token_id),
         policy=str(values.get("policy", "")),
         state={str(name): float(value) for name, value in values.get("state", {}).items()},
+        settings={str(name): _setting(value) for name, value in values.get("settings", {}).items()},
     )
 
 
@@ -115,6 +125,10 @@ def _outcome(values: Mapping[str, Any], drafted_len: int, num_ids: int) -> Round
             raise ValueError(f"{name} has {len(entries)} entries for {drafted_len} drafted tokens")
     fields: dict[str, Any] = {**signals, **{name: int(values.get(name, 0)) for name in _TIMES}}
     return RoundOutcome(drafted_len, accepted_len, batch_size=int(values.get("batch_size", 1)), **fields)
+
+
+def _setting(value: object) -> Setting:
+    return float(value) if isinstance(value, int | float) else str(value)
 
 
 def _short(value: float) -> float:

@@ -91,7 +91,9 @@ def test_uncovered_positions_are_assumed_and_counted() -> None:
     assert trace.assumed == 2
     assert trace.positions[2].step.entropies_nats == 11.0
     assert [step.entropies_nats for step in trace.positions[4].rollout] == [15.0]
-    assert replay([trace], lambda: fixed(1), COSTS).assumed == 2
+    # A fixed 1 drafts at all but each second position and the last: at the assumed third, and not at the fourth.
+    result = replay([trace], lambda: fixed(1), COSTS)
+    assert (result.assumed, result.beyond, result.drafted) == (2, 1, 2)
 
 
 def test_requests_of_a_recording_are_told_apart() -> None:
@@ -104,6 +106,7 @@ def test_behind_a_rejection_the_recorded_roll_out_is_drafted_then_its_last_token
     trace = RequestTrace("r", 5, (TracedPosition(DraftStep(True, 1.0)), rejected, *scripted_answer("+++++").positions))
     chunk = draft_chunk(ChunkPlan(6), trace.chunk(0))
     assert [step.entropies_nats for step in chunk] == [1.0, 2.0, 3.0, 4.0, 4.0, 4.0]
+    assert [step.recorded for step in chunk] == [True, True, True, True, False, False]
 
 
 @pytest.mark.parametrize(
