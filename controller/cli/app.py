@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import aclosing
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,12 +15,14 @@ from controller.cli import chat as chats
 from controller.cli import demo as demos
 from controller.cli import doctor as doctors
 from controller.cli import models as demo_models
-from controller.cli import options
+from controller.cli import options, replays, traces
 from controller.cli import up as ups
 from controller.cli.answers import AnswerView, JsonView, TextView, collect
 from controller.cli.connection import Where, connected
 from controller.cli.failures import FAILED, reported, run
 from controller.cli.versions import versions
+from controller.policies.registry import DEFAULT_POLICY, policy_names
+from controller.report.page import render
 from speculative.generation import GenerationRequest, SpeculationOptions, StopConditions
 from speculative.sampling.types import AcceptanceRule, SamplingParams
 
@@ -77,6 +80,7 @@ def generate(
     policy_param: options.PolicyParam = None,
     max_draft_tokens: options.MaxDraftTokens = None,
     acceptance: options.Acceptance = AcceptanceRule.COUPLED,
+    trace: options.Trace = None,
     timeout: options.Timeout = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -91,8 +95,11 @@ def generate(
         )
         plan = options.trio_plan(target, draft, no_draft=no_draft)
     out, notes = _consoles()
-    view = JsonView(out) if as_json else TextView(out, notes)
-    run(_generate(options.where(address, plan, force_local=local), request, timeout, view, notes))
+    view: AnswerView = JsonView(out) if as_json else TextView(out, notes)
+    with reported(), traces.trace_file(trace, notes) as file:
+        if file is not None:
+            request, view = traces.traced(request), file.view(request, view)
+        run(_generate(options.where(address, plan, force_local=local), request, timeout, view, notes))
 
 
 async def _generate(
@@ -117,6 +124,7 @@ def chat(
     min_p: options.MinP = 0.0,
     seed: options.Seed = None,
     policy: options.Policy = None,
+    trace: options.Trace = None,
 ) -> None:
     """Talk with the model; an empty line or Ctrl-D ends, Ctrl-C interrupts an answer."""
     style = chats.ChatStyle(
@@ -127,7 +135,9 @@ def chat(
     )
     plan = options.trio_plan(target, draft, no_draft=no_draft)
     out, notes = _consoles()
-    chats.talk(options.where(address, plan, force_local=local), options.system_message(system), style, out, notes)
+    opening = options.system_message(system)
+    with reported(), traces.trace_file(trace, notes) as file:
+        chats.talk(options.where(address, plan, force_local=local), opening, style, out, notes, file)
 
 
 @app.command()
@@ -139,6 +149,72 @@ def demo(
     out, notes = _consoles()
     if not run(demos.compare(options.trio_plan(), prompt, max_tokens, out, notes)):
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def replay(
+    recordings: options.Traces,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Policy to replay, repeatable: {', '.join(policy_names())}; default: {DEFAULT_POLICY}."),
+    ] = None,
+    policy_param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Parameter of the policies that have it; repeatable; guard=0: no guard."
+        ),
+    ] = None,
+    draft_ms: Annotated[float | None, typer.Option(min=0.0, help="Time of a drafted token.")] = None,
+    verify_ms: Annotated[
+        str | None, typer.Option(metavar="MS[,EXTRA]", help="Time of a forward of one position, and of each more.")
+    ] = None,
+    network_ms: Annotated[float | None, typer.Option(min=0.0, help="Time of a round trip to one service.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Requests at a time, in lockstep.")] = 1,
+    max_draft_tokens: Annotated[int, typer.Option(min=1, max=256, help="Most draft tokens in a chunk.")] = 16,
+    as_json: options.AsJson = False,
+) -> None:
+    """Replay recorded rounds under other policies and costs, without a model.
+
+    A trace recorded with long chunks tells what every shorter chunk would have brought; behind the end of a recorded
+    chunk it tells nothing, and the table says how much of a result is assumed. Record with, for example: outrider
+    generate --trace FILE --policy fixed --policy-param length=16 --policy-param guard=0. Times not given are those
+    recorded. Off and the best fixed length are always in the table, both without the guard; policies have it unless
+    guard=0 is given.
+    """
+    plan = replays.ReplayPlan(
+        policies=tuple(policy or ()),
+        parameters=options.policy_parameters(policy_param),
+        draft_ms=draft_ms,
+        verify_ms=None if verify_ms is None else replays.parse_verify_ms(verify_ms),
+        network_ms=network_ms,
+        batch_size=batch,
+        max_draft_tokens=max_draft_tokens,
+    )
+    out, notes = _consoles()
+    with reported():
+        comparison = replays.compare(traces.read_traces(recordings), plan)
+    if as_json:
+        sys.stdout.write(replays.as_json(comparison) + "\n")
+        return
+    replays.show(comparison, out, notes)
+
+
+@app.command()
+def report(
+    recordings: options.Traces,
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The page to write.")] = Path(
+        "report.html"
+    ),
+    request: Annotated[
+        str | None, typer.Option(help="Only this request, by the name it has in the trace; default: all.")
+    ] = None,
+) -> None:
+    """Draw recorded rounds: one page that opens in any browser, offline."""
+    out, _ = _consoles()
+    with reported():
+        records = traces.read_traces(recordings)
+        output.write_text(render(traces.only(records, request), [path.name for path in recordings]), encoding="utf-8")
+    out.print(str(output), soft_wrap=True, markup=False)
 
 
 @models_app.command()

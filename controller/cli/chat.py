@@ -10,6 +10,7 @@ from rich.console import Console
 from controller.cli.answers import TextView, collect
 from controller.cli.connection import Where, connected
 from controller.cli.failures import explain, interrupting_signals, reported, show
+from controller.cli.traces import TraceFile, traced
 from controller.clients import GenerationClient
 from speculative.errors import OutriderError
 from speculative.generation import ChatMessage, ChatPrompt, GenerationRequest, SpeculationOptions, StopConditions
@@ -30,13 +31,20 @@ class ChatStyle:
         return GenerationRequest(ChatPrompt(tuple(messages)), self.sampling, self.seed, self.stop, self.speculation)
 
 
-def talk(where: Where, opening: tuple[ChatMessage, ...], style: ChatStyle, out: Console, notes: Console) -> None:
+def talk(
+    where: Where,
+    opening: tuple[ChatMessage, ...],
+    style: ChatStyle,
+    out: Console,
+    notes: Console,
+    trace: TraceFile | None = None,
+) -> None:
     """Reads lines and answers them, until an empty one, the end of the input, or Ctrl-C at the prompt."""
     with reported(), interrupting_signals(), asyncio.Runner() as runner, _Connection(runner, where, notes) as client:
         messages = list(opening)
         while line := _read_line(notes):
             messages.append(ChatMessage("user", line))
-            answer = _answer(runner, client, style.request(messages), TextView(out, notes))
+            answer = _answer(runner, client, style.request(messages), TextView(out, notes), trace)
             if answer is None:
                 messages.pop()  # the turn never happened
             else:
@@ -67,12 +75,20 @@ def _read_line(notes: Console) -> str:
         return ""
 
 
-def _answer(runner: asyncio.Runner, client: GenerationClient, request: GenerationRequest, view: TextView) -> str | None:
+def _answer(
+    runner: asyncio.Runner,
+    client: GenerationClient,
+    request: GenerationRequest,
+    view: TextView,
+    trace: TraceFile | None,
+) -> str | None:
     """The answer's text; None if it failed or was interrupted (which is said)."""
+    asked = request if trace is None else traced(request)
+    shown = view if trace is None else trace.view(request, view)
 
     async def stream() -> str:
-        async with aclosing(client.generate(request, None)) as events:
-            return (await collect(events, view)).text
+        async with aclosing(client.generate(asked, None)) as events:
+            return (await collect(events, shown)).text
 
     try:
         return runner.run(stream())

@@ -76,6 +76,17 @@ MaxDraftTokens = Annotated[
     int | None, typer.Option(min=0, help="Most draft tokens in a chunk; 0: off.", rich_help_panel=_SPECULATION)
 ]
 Acceptance = Annotated[AcceptanceRule, typer.Option(help="How draft tokens are judged.", rich_help_panel=_SPECULATION)]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False,
+        help="Append a line of numbers for every round to this file (no text, no tokens), for replay and report.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+Traces = Annotated[
+    list[Path], typer.Argument(exists=True, dir_okay=False, metavar="TRACE...", help="Files of rounds, JSON lines.")
+]
 Timeout = Annotated[float | None, typer.Option(min=0.0, help="Give up after so many seconds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON objects, one a line.")]
 Wheel = Annotated[
