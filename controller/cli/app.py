@@ -151,7 +151,7 @@ def demo(
         raise typer.Exit(FAILED)
 
 
-@app.command()
+@app.command(help=replays.HELP)
 def replay(
     recordings: options.Traces,
     policy: Annotated[
@@ -164,23 +164,23 @@ def replay(
             metavar="NAME=VALUE", help="Parameter of the policies that have it; repeatable; guard=0: no guard."
         ),
     ] = None,
-    draft_ms: Annotated[float | None, typer.Option(min=0.0, help="Time of a drafted token.")] = None,
-    verify_ms: Annotated[
-        str | None, typer.Option(metavar="MS[,EXTRA]", help="Time of a forward of one position, and of each more.")
+    draft_ms: Annotated[
+        float | None, typer.Option(min=0.0, help="Time of a drafted token; default: as recorded.")
     ] = None,
-    network_ms: Annotated[float | None, typer.Option(min=0.0, help="Time of a round trip to one service.")] = None,
+    verify_ms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MS[,EXTRA]", help="Time of a forward of one position, and of each more; default: as recorded."
+        ),
+    ] = None,
+    network_ms: Annotated[
+        float | None, typer.Option(min=0.0, help="Time of a round trip to one service; default: as recorded.")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Requests at a time, in lockstep.")] = 1,
     max_draft_tokens: Annotated[int, typer.Option(min=1, max=256, help="Most draft tokens in a chunk.")] = 16,
     as_json: options.AsJson = False,
 ) -> None:
-    """Replay recorded rounds under other policies and costs, without a model.
-
-    A trace recorded with long chunks tells what every shorter chunk would have brought; behind the end of a recorded
-    chunk it tells nothing, and the table says how much of a result is assumed. Record with, for example: outrider
-    generate --trace FILE --policy fixed --policy-param length=16 --policy-param guard=0. Times not given are those
-    recorded. Off and the best fixed length are always in the table, both without the guard; policies have it unless
-    guard=0 is given.
-    """
+    """Replay recorded rounds."""
     plan = replays.ReplayPlan(
         policies=tuple(policy or ()),
         parameters=options.policy_parameters(policy_param),

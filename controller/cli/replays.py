@@ -18,6 +18,16 @@ from controller.policies.registry import DEFAULT_POLICY, GUARD, PolicyFactory, m
 from controller.policies.replay import ReplayResult, RequestTrace, replay, traces_of
 from controller.policies.trace import RoundRecord
 
+HELP = (
+    "Replay recorded rounds under other policies and costs, without a model.\n\n"
+    "A trace recorded with long chunks tells what every shorter chunk would have brought. Behind the end of a recorded"
+    " chunk it tells nothing: what is drafted there is assumed, and the table says how much of a result that is. To"
+    " record: outrider generate --trace FILE --policy fixed --policy-param length=16 --policy-param guard=0\n\n"
+    "Off and the best fixed length are always in the table, without the guard; policies have the guard unless it is"
+    " switched off with --policy-param guard=0."
+)
+"""What `outrider replay --help` says."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
@@ -126,9 +136,9 @@ def parse_verify_ms(text: str) -> tuple[float, float]:
 
 def show(comparison: Comparison, out: Console, notes: Console) -> None:
     """A table, and what to know about it."""
-    table = Table(box=None)
+    table = Table(box=None, pad_edge=False)
     table.add_column("policy", no_wrap=True)
-    for title in ("tokens/s", "tokens/round", "drafted", "accepted", "x off", "x fixed", "assumed"):
+    for title in ("tokens/s", "per round", "drafted", "accepted", "x off", "x fixed", "assumed"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in (*comparison.rows, comparison.best_fixed, comparison.off):
         numbers = _numbers(row, comparison)
