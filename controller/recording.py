@@ -37,6 +37,7 @@ def settings_of(target: str, sampling: SamplingParams, speculation: SpeculationO
         "top_p": sampling.top_p if sampling.top_p < 1.0 else None,
         "min_p": sampling.min_p or None,
         "max_draft_tokens": speculation.max_draft_tokens,
+        "prompt_lookup": speculation.prompt_lookup,
     }
     return {
         "target": target,
@@ -78,6 +79,7 @@ class RoundRecorder:
                 target_entropies_nats=signals.target_entropies_nats,
             ),
             policy=self._policy,
+            looked_up_len=one.looked_up,
             state=one.policy_state,
             settings=settings,
         )

@@ -80,6 +80,7 @@ def generate(
     policy_param: options.PolicyParam = None,
     max_draft_tokens: options.MaxDraftTokens = None,
     acceptance: options.Acceptance = AcceptanceRule.COUPLED,
+    prompt_lookup: options.PromptLookup = None,
     trace: options.Trace = None,
     timeout: options.Timeout = None,
     as_json: options.AsJson = False,
@@ -91,7 +92,13 @@ def generate(
             SamplingParams(temperature, top_k, top_p, min_p),
             seed,
             StopConditions(max_tokens, tuple(stop or ())),
-            SpeculationOptions(policy, options.policy_parameters(policy_param), max_draft_tokens, acceptance),
+            SpeculationOptions(
+                policy,
+                options.policy_parameters(policy_param),
+                max_draft_tokens,
+                acceptance,
+                prompt_lookup=prompt_lookup,
+            ),
         )
         plan = options.trio_plan(target, draft, no_draft=no_draft)
     out, notes = _consoles()

@@ -75,6 +75,14 @@ PolicyParam = Annotated[
 MaxDraftTokens = Annotated[
     int | None, typer.Option(min=0, help="Most draft tokens in a chunk; 0: off.", rich_help_panel=_SPECULATION)
 ]
+PromptLookup = Annotated[
+    bool | None,
+    typer.Option(
+        "--prompt-lookup/--no-prompt-lookup",
+        help="Whether drafts look repetitions up first; default: the server's.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
 Acceptance = Annotated[AcceptanceRule, typer.Option(help="How draft tokens are judged.", rich_help_panel=_SPECULATION)]
 Trace = Annotated[
     Path | None,

@@ -22,7 +22,8 @@ HELP = (
     "Replay recorded rounds under other policies and costs, without a model.\n\n"
     "A trace recorded with long chunks tells what every shorter chunk would have brought. Behind the end of a recorded"
     " chunk it tells nothing: what is drafted there is assumed, and the table says how much of a result that is. To"
-    " record: outrider generate --trace FILE --policy fixed --policy-param length=16 --policy-param guard=0\n\n"
+    " record: outrider generate --trace FILE --policy fixed --policy-param length=16 --policy-param guard=0"
+    " --no-prompt-lookup\n\n"
     "Off and the best fixed length are always in the table, without the guard; policies have the guard unless it is"
     " switched off with --policy-param guard=0."
 )
@@ -175,7 +176,7 @@ def remarks(comparison: Comparison) -> list[str]:
         found.append(
             f"{', '.join(beyond)}: looked beyond what the traces tell ('assumed' is the share of drafted"
             " tokens whose match or signals are assumed); record with longer chunks: --policy fixed"
-            " --policy-param length=16 --policy-param guard=0"
+            " --policy-param length=16 --policy-param guard=0 --no-prompt-lookup"
         )
     steps = (position.step for trace in comparison.traces for position in trace.positions)
     has_kl = any(step.kl_nats is not None for step in steps)

@@ -5,11 +5,12 @@ So one recording with long chunks says for every position whether the draft woul
 matched*, and what it would go on to draft if not; that decides every chunk of every policy. Under rejection sampling
 one recording is one sample of what could have happened.
 
-Two things are not in a recording and are assumed, openly:
+Three things are not in a recording and are assumed, openly:
 - a position that no chunk covered: behind a chunk accepted whole (the bonus token) it counts as matching, with the
   signals of the position before it; in a plain round it counts as not matching. `ReplayResult.assumed` counts both;
-- a chunk that goes on behind a rejection further than recorded repeats the last recorded signals there.
-`ReplayResult.beyond` counts the tokens that a policy drafted on either assumption.
+- a chunk that goes on behind a rejection further than recorded repeats the last recorded signals there;
+- where a token was looked up, the draft's model is taken to draw the same one.
+`ReplayResult.beyond` counts the tokens that a policy drafted on any of these assumptions.
 
 A batch of B requests runs in lockstep, the way a padded batch does: each round takes the longest draft, then one
 verification of all positions; a request that ends is replaced by the next.
@@ -145,7 +146,7 @@ def _trace(request: str, rounds: Sequence[RoundRecord]) -> RequestTrace:
     bonus: set[int] = set()
     end = prompt_len
     for record in rounds:
-        steps = _steps(record.outcome)
+        steps = _steps(record)
         accepted_len = record.outcome.accepted_len
         for index in range(accepted_len):
             known.setdefault(record.base_len + index, TracedPosition(steps[index]))
@@ -173,13 +174,14 @@ def _assumed(before: Sequence[TracedPosition], follows_chunk: bool) -> TracedPos
     return TracedPosition(DraftStep(matches=False, entropies_nats=0.0, recorded=False))
 
 
-def _steps(outcome: RoundOutcome) -> list[DraftStep]:
+def _steps(record: RoundRecord) -> list[DraftStep]:
+    outcome = record.outcome
     columns: dict[str, tuple[float, ...]] = {name: getattr(outcome, name) for name in SIGNAL_FIELDS}
     known = {name: values for name, values in columns.items() if values}
 
     def step(index: int) -> DraftStep:
         signals: dict[str, Any] = {name: values[index] for name, values in known.items()}
-        return DraftStep(index < outcome.accepted_len, **signals)
+        return DraftStep(index < outcome.accepted_len, **signals, recorded=index >= record.looked_up_len)
 
     return [step(index) for index in range(outcome.drafted_len)]
 

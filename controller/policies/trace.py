@@ -5,13 +5,14 @@
      "entropies_nats": [0.02, ...], "draft_probs": [0.99, ...], "kl_nats": [...], "js_distance": [...],
      "target_entropies_nats": [...], "draft_ns": 3100000, "queue_ns": 80000, "forward_ns": 21000000,
      "round_ns": 25000000, "batch_size": 4, "state": {"wvir": 0.8, "sl_max": 12.0},
-     "settings": {"target": "big", "temperature": 0.0}}
+     "looked_up_len": 0, "settings": {"target": "big", "temperature": 0.0}}
 
 Required: `request` (any text; lines of one request are in order), `base_len` (committed tokens, prompt included, in
 front of the chunk), `draft_token_ids` or `drafted_len`, `accepted_len`, and `entropies_nats` where anything was
 drafted. Lists have one entry for each drafted token, those behind the first rejection too, or are absent (or empty)
-when not recorded. `settings` says how the request was made, on its first line only. Everything else may be absent, and
-fields not named here are ignored, so that a recorder may add its own.
+when not recorded. The first `looked_up_len` draft tokens were looked up, not drawn by a model. `settings` says how the
+request was made, on its first line only. Everything else may be absent, and fields not named here are ignored, so that
+a recorder may add its own.
 
 No text is in a trace. Token ids are as good as text, and no policy looks at them: what this program records of requests
 leaves them out.
@@ -47,6 +48,8 @@ class RoundRecord:
     draft_token_ids: tuple[int, ...] = ()
     next_token_id: int | None = None
     policy: str = ""
+    looked_up_len: int = 0
+    """How many of the drafted tokens, from the first on, were looked up: they say nothing about the draft's model."""
     state: Mapping[str, float] = field(default_factory=dict)
     """The policy's snapshot before the round."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
@@ -63,6 +66,7 @@ def record_line(record: RoundRecord) -> str:
         "max_tokens": plan.max_tokens,
         **{name: _short(getattr(plan, name)) for name in _STOP_RULES if getattr(plan, name) is not None},
         "drafted_len": outcome.drafted_len,
+        "looked_up_len": record.looked_up_len or None,
         "draft_token_ids": list(record.draft_token_ids),
         "next_token_id": record.next_token_id,
         "accepted_len": outcome.accepted_len,
@@ -103,6 +107,7 @@ def _record(values: Mapping[str, Any]) -> RoundRecord:
         draft_token_ids=ids,
         next_token_id=None if next_token_id is None else int(next_token_id),
         policy=str(values.get("policy", "")),
+        looked_up_len=int(values.get("looked_up_len", 0)),
         state={str(name): float(value) for name, value in values.get("state", {}).items()},
         settings={str(name): _setting(value) for name, value in values.get("settings", {}).items()},
     )

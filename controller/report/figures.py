@@ -162,6 +162,8 @@ class Timeline:
             f"round {self._numbers[index]} of {_shortened(record.request)}, behind {record.base_len} tokens",
             f"planned {plan.max_tokens} · drafted {outcome.drafted_len} · accepted {outcome.accepted_len}",
         ]
+        if record.looked_up_len:
+            lines.append(f"{record.looked_up_len} of the drafted were looked up")
         if plan.stop_entropy_nats is not None:
             lines.append(f"stop threshold {plan.stop_entropy_nats:.2f} nats")
         if outcome.entropies_nats:

@@ -76,6 +76,7 @@ def test_every_option_arrives_in_the_request(outrider: CommandLine, address: str
         *("--system", "Be brief.", "--max-tokens", "5", "--stop", "\n", "--stop", "END", "--temperature", "0.5"),
         *("--top-k", "3", "--top-p", "0.5", "--min-p", "0.25", "--seed", str(2**64 - 1), "--policy", "fixed"),
         *("--policy-param", "length=4", "--max-draft-tokens", "0", "--acceptance", "rejection"),
+        "--no-prompt-lookup",
     )
     assert outrider.run("generate", "--address", address, *options, "hi").exit_code == 0
 
@@ -85,7 +86,7 @@ def test_every_option_arrives_in_the_request(outrider: CommandLine, address: str
             SamplingParams(0.5, 3, 0.5, 0.25),
             2**64 - 1,
             StopConditions(5, ("\n", "END")),
-            SpeculationOptions("fixed", {"length": 4.0}, 0, AcceptanceRule.REJECTION),
+            SpeculationOptions("fixed", {"length": 4.0}, 0, AcceptanceRule.REJECTION, prompt_lookup=False),
         )
     ]
 

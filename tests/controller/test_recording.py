@@ -29,6 +29,7 @@ ROUND = RoundTrace(
     stop_prob=0.25,
     stop_survival=0.125,
     policy_state={"wvir": 0.5},
+    looked_up=1,
 )
 
 
@@ -47,7 +48,7 @@ def test_a_recorded_round_has_every_number_of_the_round() -> None:
     assert (outcome.entropies_nats, outcome.draft_probs) == ((0.5, 2.0), (0.75, 0.125))
     assert (outcome.kl_nats, outcome.js_distance) == ((0.25, 3.0), (0.125, 0.75))
     assert outcome.target_entropies_nats == (0.5, 1.0)
-    assert record.state == {"wvir": 0.5}
+    assert (record.state, record.looked_up_len) == ({"wvir": 0.5}, 1)
 
 
 def test_no_token_is_recorded() -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 from functools import partial
 
 import pytest
@@ -94,6 +95,11 @@ def test_uncovered_positions_are_assumed_and_counted() -> None:
     # A fixed 1 drafts at all but each second position and the last: at the assumed third, and not at the fourth.
     result = replay([trace], lambda: fixed(1), COSTS)
     assert (result.assumed, result.beyond, result.drafted) == (2, 1, 2)
+
+
+def test_a_looked_up_token_tells_nothing_of_the_draft() -> None:
+    looked_up = dataclasses.replace(record(10, 3, 3), looked_up_len=2)
+    assert replay(traces_of([looked_up]), lambda: fixed(3), COSTS).beyond == 2
 
 
 def test_requests_of_a_recording_are_told_apart() -> None:

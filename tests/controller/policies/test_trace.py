@@ -27,6 +27,7 @@ RECORD = RoundRecord(
     draft_token_ids=(0, 198),
     next_token_id=0,
     policy="adasd+dsde",
+    looked_up_len=1,
     state={"wvir": 0.5},
 )
 
