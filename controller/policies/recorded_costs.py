@@ -63,10 +63,10 @@ def measured_costs(records: Iterable[RoundRecord]) -> CostModel | None:
 
 
 def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Least squares with a slope that is not negative: the value at 0 (not negative either), and the slope."""
+    """Least squares: the value at 0, and the slope. Flat where noise would make either of them negative."""
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = sum((x - mean_x) ** 2 for x in xs)
     rise = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
-    slope = max(0.0, rise / spread) if spread else 0.0
-    slope = min(slope, mean_y / mean_x) if mean_x else slope
-    return mean_y - slope * mean_x, slope
+    slope = rise / spread if spread else 0.0
+    start = mean_y - slope * mean_x
+    return (start, slope) if start > 0.0 and slope > 0.0 else (mean_y, 0.0)
