@@ -29,6 +29,7 @@ class ControllerConfig(ServerSettings):
     guard: bool = Field(
         True, description="Goodput guard around every policy: shorter chunks, or none, where speculation does not pay."
     )
+    prompt_lookup: bool = Field(True, description="Whether drafts look repetitions up first, unless a request says so.")
     max_draft_tokens: int = Field(16, ge=0, description="Most draft tokens in a chunk; 0 switches speculation off.")
     default_max_tokens: int = Field(1024, ge=1, description="Most tokens of an answer whose request names no limit.")
     max_request_s: float = Field(
@@ -83,7 +84,12 @@ class ControllerConfig(ServerSettings):
     def defaults(self) -> GenerationDefaults:
         """What holds where a request says nothing."""
         return GenerationDefaults(
-            self.policy, self.default_max_tokens, self.max_draft_tokens, self.policy_parameters, self.guard
+            self.policy,
+            self.default_max_tokens,
+            self.max_draft_tokens,
+            self.policy_parameters,
+            self.guard,
+            self.prompt_lookup,
         )
 
     @property

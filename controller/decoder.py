@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from controller.answer import Answer, Ending, StopRules
 from controller.draft_buffer import DraftBuffer
 from controller.drafting import Drafting, DraftPatience
+from controller.lookup_length import LookupLength
 from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome, Signal
 from controller.tally import Tally
 from controller.text import Detokenizer
@@ -44,6 +45,8 @@ class DecodeTask:
     round_trace: bool = False
     round_signals: bool = False
     adasd: AdasdOptions = PAPERS_ADASD
+    lookup: bool = False
+    """Whether drafts look repetitions up first."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class _Round:
     policy_state: Mapping[str, float]
     begun_ns: int
     drafted: Drafted | None = None
+    by_model: bool = True
+    """Whether the draft that was asked has a model."""
     delivery_ns: int = 0
     """Time spent on the client, which is not the round's."""
 
@@ -91,6 +96,7 @@ class Decoder:
         )
         self._answer = Answer(detokenizer, task.rules)
         self._tally = Tally(clock, task.acceptance)
+        self._lookup_length = LookupLength()
         self._undelivered: Delta | None = None
 
     async def run(self, deliver: Deliver) -> Finished:
@@ -108,7 +114,8 @@ class Decoder:
         begun_ns = self._clock()
         plan = self._plan(drafting)
         current = _Round(plan, self._policy.snapshot() if self._traced else {}, begun_ns)
-        if await drafting.advance(current.plan):
+        current.by_model = drafting.has_model
+        if await drafting.advance(current.plan, self._max_lookup_tokens(drafting)):
             current.delivery_ns += await self._deliver(deliver)
             current.drafted = await self._drafted(drafting)
         await stream.check(self._buffer.check())
@@ -118,11 +125,20 @@ class Decoder:
 
     def _plan(self, drafting: Drafting) -> ChunkPlan:
         """The policy's plan, cut to what can be asked for and to what is still needed: the target adds one itself."""
-        limit = min(self._task.max_draft_tokens, self._verifier.limits.max_chunk_tokens, drafting.max_tokens)
-        remaining = self._answer.remaining_tokens
-        state = PlanState(self._buffer.committed_len, remaining, limit, self._task.sampling.temperature)
+        state = self._plan_state(drafting)
         plan = self._policy.plan(state)
         return dataclasses.replace(plan, max_tokens=min(plan.max_tokens, state.limit))
+
+    def _plan_state(self, drafting: Drafting) -> PlanState:
+        limit = min(self._task.max_draft_tokens, self._verifier.limits.max_chunk_tokens, drafting.max_tokens)
+        remaining = self._answer.remaining_tokens
+        return PlanState(self._buffer.committed_len, remaining, limit, self._task.sampling.temperature)
+
+    def _max_lookup_tokens(self, drafting: Drafting) -> int | None:
+        """How far to look up; None, as far as to draft, where looking up is all that the draft does."""
+        if not self._task.lookup or not drafting.has_model:
+            return None
+        return self._lookup_length.next(self._plan_state(drafting).limit)
 
     async def _drafted(self, drafting: Drafting) -> Drafted | None:
         begun_ns = self._clock()
@@ -141,7 +157,9 @@ class Decoder:
         committed = self._buffer.commit(verdict)
         for token_id, origin in zip(committed.token_ids, committed.origins, strict=True):
             self._answer.push(token_id, origin)
-        self._tally.verified(len(chunk), verdict.accepted_len)
+        looked_up = current.drafted.looked_up if current.drafted else 0
+        self._tally.verified(len(chunk), verdict.accepted_len, looked_up)
+        self._lookup_length.observe(looked_up, verdict.accepted_len)
         outcome = self._outcome(current, chunk, verdict)
         self._policy.observe(outcome)
         delta = self._answer.take()
@@ -169,6 +187,7 @@ class Decoder:
             kl_nats=verdict.signals.kl_nats,
             js_distance=verdict.signals.js_distance,
             target_entropies_nats=verdict.signals.target_entropies_nats,
+            looked_up_len=drafted.looked_up if drafted and current.by_model else 0,
         )
 
     async def _deliver(self, deliver: Deliver) -> int:
@@ -204,6 +223,7 @@ class Decoder:
             distribution=self._with_laws,
             acceptance=task.acceptance,
             draft_probs=Signal.DRAFT_PROB in self._signals,
+            lookup=task.lookup,
         )
 
     @property
@@ -245,4 +265,5 @@ def _trace(current: _Round, chunk: tuple[int, ...], verdict: Verdict, outcome: R
         stop_prob=plan.stop_prob,
         stop_survival=plan.stop_survival,
         policy_state=current.policy_state,
+        looked_up=current.drafted.looked_up if current.drafted else 0,
     )

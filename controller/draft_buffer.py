@@ -82,15 +82,19 @@ class DraftBuffer:
         stop_entropy_nats: float | None,
         stop_prob: float | None = None,
         stop_survival: float | None = None,
+        max_lookup_tokens: int | None = None,
     ) -> Advance:
         """Asks a draft that knows the first `told_len` committed tokens for a chunk."""
         self._expect(Stage.IDLE)
         if not 0 < told_len <= self.committed_len:
             raise ValueError(f"the draft cannot know {told_len} of {self.committed_len} tokens")
         self._stage = Stage.ASKED
-        self._asked_tokens = max_tokens
         committed = tuple(self._committed[told_len:])
-        return Advance(told_len, committed, max_tokens, stop_entropy_nats, stop_prob, stop_survival)
+        message = Advance(
+            told_len, committed, max_tokens, stop_entropy_nats, stop_prob, stop_survival, max_lookup_tokens
+        )
+        self._asked_tokens = message.longest_chunk
+        return message
 
     def take(self, drafted: Drafted) -> None:
         """Takes the chunk that was asked for."""

@@ -112,13 +112,26 @@ class Drafting:
         """How many tokens fit into the draft's context behind the committed ones."""
         return session.replica.info.context_length - self._buffer.committed_len
 
-    async def advance(self, plan: ChunkPlan) -> bool:
-        """Tells the draft what was committed and asks for a chunk; False if there is nobody to ask or nothing asked."""
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a draft now, and one that does more than look up."""
+        return self._session is not None and not self._session.replica.info.fits_any_vocabulary
+
+    async def advance(self, plan: ChunkPlan, max_lookup_tokens: int | None = None) -> bool:
+        """Tells the draft what was committed and asks for a chunk; False if there is nobody to ask or nothing asked.
+
+        `max_lookup_tokens`: how many of its tokens may be looked up, if not as many as the plan says.
+        """
         session = self._session
         if session is None or plan.max_tokens == 0:
             return False
         message = self._buffer.advance(
-            session.told_len, plan.max_tokens, plan.stop_entropy_nats, plan.stop_prob, plan.stop_survival
+            session.told_len,
+            plan.max_tokens,
+            plan.stop_entropy_nats,
+            plan.stop_prob,
+            plan.stop_survival,
+            max_lookup_tokens,
         )
         try:
             async with asyncio.timeout(self._patience.for_chunk(session.longest_wait_ns)):

@@ -29,6 +29,7 @@ from speculative.generation import (
     GenerationRequest,
     Prompt,
     ServiceInfo,
+    SpeculationOptions,
     Started,
 )
 
@@ -53,6 +54,8 @@ class GenerationDefaults:
     """Parameters of policies, where a request sets no other value; a policy takes those it has."""
     guard: bool = True
     """Whether the goodput guard is around every policy, where neither request nor parameters say otherwise."""
+    prompt_lookup: bool = True
+    """Whether drafts look repetitions up first."""
 
     def parameters(self, policy: str, given: Mapping[str, float]) -> dict[str, float]:
         """The parameters of a policy for a request that gave some; InvalidRequestError for an unknown policy."""
@@ -167,6 +170,7 @@ class Generator:
             round_trace=request.round_trace,
             round_signals=(request.round_trace and request.round_signals) or self._records_signals,
             adasd=options.adasd,
+            lookup=self._looks_up(options),
         )
         speculates = max_draft_tokens > 0 and self._fleet.pick() is not None
         if options.acceptance.lossy and speculates:
@@ -177,6 +181,11 @@ class Generator:
     @property
     def _records_signals(self) -> bool:
         return self._traces is not None and self._traces.settings.signals
+
+    def _looks_up(self, options: SpeculationOptions) -> bool:
+        """Not by default under AdaSD: it learns from the laws of tokens that were drawn, and a one-hot law is none."""
+        default = self._defaults.prompt_lookup and not options.acceptance.lossy
+        return default if options.prompt_lookup is None else options.prompt_lookup
 
     def _max_draft_tokens(self, asked: int | None, policy_name: str) -> int:
         most = self._defaults.max_draft_tokens

@@ -233,7 +233,12 @@ class Fleet:
 
 
 def check_pair(draft: ModelInfo, target: ModelInfo) -> None:
-    """Raises IncompatibleModelError, naming both, unless ids mean the same to both. Padding rows do not matter."""
+    """Raises IncompatibleModelError, naming both, unless ids mean the same to both. Padding rows do not matter.
+
+    A draft without a model, which proposes only ids that it was sent, fits every target.
+    """
+    if draft.fits_any_vocabulary:
+        return
     if draft.vocab_fingerprint != target.vocab_fingerprint:
         raise IncompatibleModelError(
             f"draft {draft.name!r} ({draft.vocab_size} ids, fingerprint {draft.vocab_fingerprint[:12]}) and target "

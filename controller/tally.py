@@ -17,15 +17,19 @@ class Tally:
         self._first_token_ns: int | None = None
         self._rounds = 0
         self._drafted = 0
+        self._looked_up = 0
+        self._looked_up_accepted = 0
         self._histogram: Counter[int] = Counter()
         self._origins: Counter[TokenOrigin] = Counter()
         self._draft_wait_ns = 0
         self._verify_wait_ns = 0
 
-    def verified(self, drafted_len: int, accepted_len: int) -> None:
-        """A chunk of `drafted_len` has its verdict."""
+    def verified(self, drafted_len: int, accepted_len: int, looked_up_len: int = 0) -> None:
+        """A chunk of `drafted_len` has its verdict; its first `looked_up_len` tokens were looked up."""
         self._rounds += 1
         self._drafted += drafted_len
+        self._looked_up += looked_up_len
+        self._looked_up_accepted += min(accepted_len, looked_up_len)
         self._histogram[accepted_len] += 1
 
     def waited(self, *, draft_ns: int = 0, verify_ns: int = 0) -> None:
@@ -59,4 +63,6 @@ class Tally:
             verify_wait_ns=self._verify_wait_ns,
             acceptance=self._acceptance,
             lossy=self._acceptance.lossy and self._drafted > 0,
+            looked_up=self._looked_up,
+            looked_up_accepted=self._looked_up_accepted,
         )

@@ -177,6 +177,8 @@ async def _service(role: str, address: str, described: dict[str, ModelInfo]) -> 
 
 
 def _pair(draft: ModelInfo, target: ModelInfo) -> Finding:
+    if draft.fits_any_vocabulary:
+        return Finding("vocabulary", Level.OK, f"{draft.name} has no model and fits every target")
     if draft.vocab_fingerprint == target.vocab_fingerprint:
         return Finding("vocabulary", Level.OK, f"{draft.name} and {target.name} have the same")
     return Finding(

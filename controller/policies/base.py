@@ -80,6 +80,9 @@ class RoundOutcome:
     """Square root of the base-2 Jensen-Shannon divergence of the two laws, in [0, 1], at each drafted token."""
     target_entropies_nats: tuple[float, ...] = ()
     """Entropy of the target's warped law at each drafted token."""
+    looked_up_len: int = 0
+    """How many of the drafted tokens, from the first on, were looked up instead of drafted by the draft's model. Only
+    what a round cost and brought may be learnt from such a round, not what the model's tokens are worth."""
 
     @property
     def rejected(self) -> bool:

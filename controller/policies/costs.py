@@ -62,6 +62,8 @@ class RoundCosts:
             self._plain_network.add(max(0, outcome.round_ns - verify_ns), weight)
             return
         self._network.add(max(0, outcome.round_ns - verify_ns - outcome.draft_ns), weight)
+        if outcome.looked_up_len:
+            return  # what its draft took is not what the model takes for as many tokens
         if resumed and self._draft.known:
             self._switch.add(max(0.0, outcome.draft_ns - self._draft.value(outcome.drafted_len)), weight)
         else:

@@ -196,7 +196,7 @@ class GuardedPolicy(ChunkPolicy):
             self._ledger.observe(outcome, forecast_ns)
             # As if the whole batch did the same: among plain sessions, drafting pays for oneself and costs the others.
             self._trial_ns += (outcome.accepted_len + 1) * costs.plain_ns(outcome.batch_size) - forecast_ns
-        if self._planned_len:
+        if self._planned_len and not outcome.looked_up_len:
             self._yields.observe(self._planned_len, outcome.drafted_len, outcome.accepted_len)
         self._rounds += 1
         self._mode_rounds += 1

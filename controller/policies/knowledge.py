@@ -48,7 +48,7 @@ class PairKnowledge:
         """A round ends."""
         self._lengths.set(request, outcome.drafted_len)
         self.batch_size = outcome.batch_size
-        if planned_len:
+        if planned_len and not outcome.looked_up_len:
             self._drafted_share.add(outcome.drafted_len / planned_len)
             self.yields.observe(planned_len, outcome.drafted_len, outcome.accepted_len)
 
@@ -86,5 +86,5 @@ class PooledPolicy(ChunkPolicy):
             resumed = self._was_plain and outcome.drafted_len > 0
             self._knowledge.costs.observe(outcome, self._knowledge.mean_length, resumed)
         self._rounds += 1
-        self._was_plain = outcome.drafted_len == 0
+        self._was_plain = outcome.drafted_len == outcome.looked_up_len  # the model drafted nothing and is behind
         self._policy.observe(outcome)

@@ -22,6 +22,7 @@ from controller.policies.goodput import GoodputPolicy, GoodputSettings
 from controller.policies.guard import GuardedPolicy, GuardLedger, GuardSettings
 from controller.policies.hf_dynamic import HfDynamicPolicy, HfDynamicSettings
 from controller.policies.knowledge import PairKnowledge, PooledPolicy
+from controller.policies.looked_up import WithoutLookups
 from controller.policies.settings import Bounds, Parameter, parameters_of, parse_parameter, parse_settings
 from speculative.errors import InvalidRequestError
 
@@ -57,7 +58,7 @@ class PolicyFactory:
         guarded = self._guarded
         if GUARD.name in parameters:
             guarded = bool(parse_parameter(GUARD, parameters[GUARD.name]))
-        policy = entry.build(parse_settings(entry.settings_type, own), self)
+        policy: ChunkPolicy = WithoutLookups(entry.build(parse_settings(entry.settings_type, own), self))
         if guarded:
             policy = GuardedPolicy(policy, self.knowledge, self._ledger, self._guard_settings)
         return PooledPolicy(policy, self.knowledge)

@@ -14,7 +14,8 @@ from controller.policies.registry import make_policy
 from controller.text import Detokenizer
 from controller.tokenizer import Tokenizer
 from controller.transport import Deadline
-from draft_service.drafter import Drafter, DraftSession
+from draft_service.drafter import LOOKUP_ALONE_TOKENS, Drafter, DraftSession
+from draft_service.lookup_drafter import LookupDrafter, LookupSession
 from speculative.engine.emulated_tokenizer import tokenizer_files
 from speculative.engine.interface import Runner
 from speculative.engine.worker import Engine, EngineSettings
@@ -73,7 +74,7 @@ class LocalVerifyStream(LocalStream[VerifySession, Check, Verdict]):
     verdict = LocalStream.receive
 
 
-class LocalDraftStream(LocalStream[DraftSession, Advance, Drafted]):
+class LocalDraftStream(LocalStream[DraftSession | LookupSession, Advance, Drafted]):
     advance = LocalStream.send
     drafted = LocalStream.receive
 
@@ -97,7 +98,7 @@ class LocalVerifier:
 class LocalDraft:
     """A DraftReplica, and the source that always picks it."""
 
-    drafter: Drafter
+    drafter: Drafter | LookupDrafter
     limits: ServiceLimits = LIMITS
     trusted: bool = True
 
@@ -109,7 +110,7 @@ class LocalDraft:
         assert well, "the draft failed"
 
     async def open(self, message: DraftOpen, timeout_s: float) -> LocalDraftStream:
-        return LocalDraftStream(self.drafter.session(message), DraftSession.advance)
+        return LocalDraftStream(self.drafter.session(message), lambda session, advance: session.advance(advance))
 
     def pick(self) -> "LocalDraft":
         return self
@@ -136,11 +137,13 @@ class Ask:
     acceptance: AcceptanceRule = AcceptanceRule.COUPLED
     adasd: AdasdOptions = PAPERS_ADASD
     round_signals: bool = False
+    lookup: bool = False
+    round_trace: bool = False
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What came back; rounds only where signals were asked for."""
+    """What came back; rounds only where they or their signals were asked for."""
 
     token_ids: tuple[int, ...]
     text: str
@@ -154,6 +157,16 @@ class Pair:
 
     target: Engine
     draft: Engine | None
+    lookup_alone_tokens: int = LOOKUP_ALONE_TOKENS
+    without_model: bool = False
+    """Whether the draft, instead of the model, is one that only looks up."""
+
+    def _source(self) -> LocalDraft | NoDraft:
+        if self.without_model:
+            return LocalDraft(LookupDrafter(MAX_SESSIONS))
+        if self.draft is None:
+            return NoDraft()
+        return LocalDraft(Drafter(self.draft, lookup_alone_tokens=self.lookup_alone_tokens))
 
     async def generate(self, ask: Ask) -> Answered:
         """Answers one request."""
@@ -172,15 +185,16 @@ class Pair:
             acceptance=ask.acceptance,
             rules=StopRules(min(ask.max_tokens, room), frozenset(info.eos_token_ids)),
             max_draft_tokens=ask.max_draft_tokens,
-            round_trace=ask.round_signals,
+            round_trace=ask.round_signals or ask.round_trace,
             round_signals=ask.round_signals,
             adasd=ask.adasd,
+            lookup=ask.lookup,
         )
         decoder = Decoder(
             task,
             make_policy(ask.policy, ask.policy_parameters),
             target,
-            LocalDraft(Drafter(self.draft)) if self.draft else NoDraft(),
+            self._source(),
             Detokenizer(Tokenizer(tokenizer_files(VOCABULARY)), continues_text=True),
             DraftPatience(first_chunk_s=60, chunk_floor_s=60, chunk_ceiling_s=60),
             Deadline(time.monotonic_ns, time.monotonic_ns() + 120 * 10**9),
