@@ -29,5 +29,6 @@ class BatchCap:
 
         None when nobody would wait: a session alone in its batch, or no request past calibration.
         """
-        lengths = self._lengths.values() if batch_size > 1 else []
-        return math.ceil(sum(lengths) / len(lengths)) if lengths else None
+        if batch_size < 2 or not len(self._lengths):
+            return None
+        return math.ceil(self._lengths.mean)

@@ -26,7 +26,7 @@ class RoundCosts:
     def __init__(self) -> None:
         self._draft = RisingLine(_FADING)
         self._verify = RisingCurve(_WINDOW / 2)
-        self._plain_verify = RisingCurve(_WINDOW)
+        self._plain_verify = RisingCurve(2 * _WINDOW)
         self._plain_network = RunningMean(_WINDOW)
         self._network = RunningMean(_WINDOW)
         self._switch = RunningMean(_WINDOW)
@@ -69,17 +69,17 @@ class RoundCosts:
         else:
             self._draft.add(outcome.drafted_len, outcome.draft_ns, weight)
 
-    def known_length(self, batch_size: int) -> int:
+    def known_length(self, batch_size: float) -> int:
         """Longest chunk whose verification is not far from what has been seen: at most twice as many positions."""
-        return max(1, int(2.0 * self._verify.last_x / max(1, batch_size)) - 1)
+        return max(1, int(2.0 * self._verify.last_x / batch_size) - 1)
 
-    def plain_ns(self, batch_size: int) -> float:
+    def plain_ns(self, batch_size: float) -> float:
         """Predicted time of a plain round when all sessions of the batch run plain ones."""
         verify = self._plain_verify if self.knows_plain else self._verify
         network = self._plain_network.mean if self._plain_network.known else self._network.mean / 2
         return verify.value(batch_size) + network
 
-    def round_ns(self, length: float, batch_size: int) -> float:
+    def round_ns(self, length: float, batch_size: float) -> float:
         """Predicted time of a round of `length` drafted tokens when all sessions of the batch draft as many."""
         if length <= 0:
             return self.plain_ns(batch_size)

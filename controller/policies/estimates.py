@@ -63,11 +63,22 @@ class RisingLine:
 
 
 class _Cell:
-    """Means of the newest values in one cell."""
+    """Means of the newest values in one cell.
+
+    Values that are far off in a row on the same side are a change, not noise: the mean starts anew from them.
+    """
+
+    _TRUSTED = 3.0
+    _FAR = 0.3
+    _IN_A_ROW = 3.0
+    _CUT = 4.0
 
     def __init__(self, window: float) -> None:
+        self._window = window
         self._x = RunningMean(window)
         self._y = RunningMean(window)
+        self._far = RunningMean(window)
+        self._far_side = 0
 
     @property
     def weight(self) -> float:
@@ -83,7 +94,21 @@ class _Cell:
 
     def add(self, x: float, y: float, weight: float) -> None:
         self._x.add(x, weight)
-        self._y.add(y, weight)
+        if self.weight < self._TRUSTED or self.y <= 0.0:
+            self._y.add(y, weight)
+            return
+        self._watch(y, weight)
+        if self._far.weight >= self._IN_A_ROW:
+            self._y, self._far = self._far, RunningMean(self._window)
+        else:
+            self._y.add(min(y, self._CUT * self.y), weight)
+
+    def _watch(self, y: float, weight: float) -> None:
+        side = 0 if abs(y / self.y - 1.0) <= self._FAR else 1 if y > self.y else -1
+        if side != self._far_side:
+            self._far, self._far_side = RunningMean(self._window), side
+        if side:
+            self._far.add(y, weight)
 
 
 class RisingCurve:
@@ -92,13 +117,12 @@ class RisingCurve:
     Values are averaged in cells (one for each whole x up to 16, 12 % wide above), each the mean of its newest `window`;
     neighbouring cells that would fall are pooled (isotonic regression); between cells the curve is straight, left of
     the first it is flat, right of the last it goes on with the slope of a line through all cells. A value far above
-    its cell's mean is cut to four times that: one hiccup must not pass for a cost, a lasting change still gets through.
+    its cell's mean is cut to four times that, for one hiccup must not pass for a cost; after a few such values in a row
+    the cell starts anew from them.
     """
 
     _FINE = 16
     _STEP = 1.12
-    _TRUSTED = 4.0
-    _CUT = 4.0
 
     def __init__(self, window: float) -> None:
         self._window = window
@@ -115,10 +139,7 @@ class RisingCurve:
 
     def add(self, x: float, y: float, weight: float = 1.0) -> None:
         """Takes a value; `weight` is at most 1."""
-        cell = self._cells.setdefault(self._key(x), _Cell(self._window))
-        if cell.weight >= self._TRUSTED and cell.y > 0.0:
-            y = min(y, self._CUT * cell.y)
-        cell.add(x, y, weight)
+        self._cells.setdefault(self._key(x), _Cell(self._window)).add(x, y, weight)
         self.last_x = max(self.last_x, x)
         self._knots = None
 

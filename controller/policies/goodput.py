@@ -70,8 +70,7 @@ class GoodputPolicy(ChunkPolicy):
 
     def plan(self, state: PlanState) -> ChunkPlan:
         """The best length and, where probabilities come back, the survival at which to stop."""
-        costs_known = self._costs.knows_plain and self._costs.knows_speculation
-        if not costs_known or not self._confidence.known:
+        if not self._costs.knows_speculation or not self._confidence.known:
             return ChunkPlan(min(self._settings.initial_length, state.limit))
         most = min(self._settings.max_length, state.limit)
         if most == 0 or self.goodput(1) <= self.goodput(0):

@@ -45,7 +45,7 @@ class GuardSettings:
     """Settings of the guard."""
 
     on_margin: float = setting(0.03, 0.0, 10.0, "forecast gain over plain decoding at which speculation starts again")
-    loss_fraction: float = setting(0.005, 0.0, 1.0, "fraction of plain decoding time that trials may cost")
+    loss_fraction: float = setting(0.004, 0.0, 1.0, "fraction of plain decoding time that trials may cost")
     start_rounds: float = setting(8.0, 0.0, 1e6, "what the account starts with, in plain rounds")
     most_rounds: float = setting(128.0, 1.0, 1e6, "most the account holds, in plain rounds")
     trial_rounds: int = setting(4, 1, 1000, "rounds of a trial")
@@ -82,7 +82,7 @@ class GuardLedger:
     def begin_trial(self, request: object) -> bool:
         """Whether a request may make a trial: there must be enough in the account for it besides those under way."""
         price_ns = self._settings.trial_price * self._knowledge.costs.plain_ns(self._knowledge.batch_size)
-        affordable = self.account_ns >= price_ns * (1 + len(self._trials.values()))
+        affordable = self.account_ns >= price_ns * (1 + len(self._trials))
         if affordable:
             self._trials.set(request, 1.0)
         return affordable

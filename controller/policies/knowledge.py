@@ -15,6 +15,8 @@ from controller.policies.yields import YieldModel
 from speculative.sampling.types import Signal
 
 _MEMORY_ROUNDS = 500
+_BATCH_MEMORY_ROUNDS = 16
+_ROUNDING = 1e-6
 
 
 class PairKnowledge:
@@ -24,20 +26,28 @@ class PairKnowledge:
         self.costs = RoundCosts()
         self.cap = BatchCap()
         self.yields = YieldModel(_MEMORY_ROUNDS)
-        self.batch_size = 1
+        self._batch_sizes = RunningMean(_BATCH_MEMORY_ROUNDS)
         self._lengths = LiveValues()
         self._drafted_share = RunningMean(_MEMORY_ROUNDS)
 
     @property
     def live_requests(self) -> int:
         """Requests that are live, at least 1."""
-        return max(1, len(self._lengths.values()))
+        return max(1, len(self._lengths))
+
+    @property
+    def batch_size(self) -> float:
+        """Sessions in the verifier's batch lately; a mean, so that a batch that comes and goes does not toss plans."""
+        return self._batch_sizes.mean if self._batch_sizes.known else 1.0
 
     @property
     def mean_length(self) -> float:
-        """Mean chunk length of all live requests: drafted, or expected of a chunk that is still on its way."""
-        lengths = self._lengths.values()
-        return sum(lengths) / len(lengths) if lengths else 0.0
+        """Mean chunk length of all live requests: drafted, or expected of a chunk that is still on its way.
+
+        Exactly 0 when nobody drafts.
+        """
+        mean = self._lengths.mean
+        return mean if mean > _ROUNDING else 0.0
 
     def begin(self, request: object, planned_len: int) -> None:
         """A round begins."""
@@ -47,7 +57,7 @@ class PairKnowledge:
     def end(self, request: object, planned_len: int, outcome: RoundOutcome) -> None:
         """A round ends."""
         self._lengths.set(request, outcome.drafted_len)
-        self.batch_size = outcome.batch_size
+        self._batch_sizes.add(max(1, outcome.batch_size))
         if planned_len and not outcome.looked_up_len:
             self._drafted_share.add(outcome.drafted_len / planned_len)
             self.yields.observe(planned_len, outcome.drafted_len, outcome.accepted_len)

@@ -15,14 +15,20 @@ def scripted_answer(matches: str, request: str = "r", prompt_len: int = 10) -> R
 
 
 def random_answer(rate: float, length: int, seed: int) -> RequestTrace:
-    """An answer of `length` tokens whose drafts match independently with `rate`; the entropy tells a little."""
+    """An answer of `length` tokens, each as hard as a draw says; drafts match with `rate` on the whole.
+
+    The draft knows: it matches with its own probability of the token, and its entropy and its divergence from the
+    target fall as that rises.
+    """
     rng = random.Random(seed)
 
-    def step(matches: bool) -> DraftStep:
-        entropy = max(0.0, rng.gauss(0.5 if matches else 1.2, 0.5))
-        kl = max(0.0, rng.gauss(0.1 if matches else 0.6, 0.1))
-        return DraftStep(matches, entropy, rng.uniform(0.3, 1.0), kl, 0.3, entropy)
+    def step(on_path: bool) -> DraftStep:
+        prob = rng.betavariate(2.0 * rate, 2.0 * (1.0 - rate))
+        matches = on_path and rng.random() < prob
+        entropy = max(0.0, 2.5 * (1.0 - prob) + rng.gauss(0.0, 0.3))
+        kl = max(0.0, 0.8 * (1.0 - prob) + rng.gauss(0.0, 0.1))
+        return DraftStep(matches, entropy, max(0.01, prob), kl, min(1.0, kl), entropy)
 
-    positions = [step(rng.random() < rate) for _ in range(length)]
-    rollouts = [() if position.matches else tuple(step(False) for _ in range(8)) for position in positions]
+    positions = [step(on_path=True) for _ in range(length)]
+    rollouts = [() if position.matches else tuple(step(on_path=False) for _ in range(8)) for position in positions]
     return RequestTrace(f"{rate}-{seed}", 20, tuple(map(TracedPosition, positions, rollouts)))
