@@ -17,6 +17,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
+# One process of tests for each core, at most four; PARALLEL= runs them in one.
+PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 PROMPT ?= Write a short story about a horse that runs ahead of its carriage.
 PROTOS := $(wildcard protos/speculative/v1/*.proto)
 PACKAGES := speculative draft_service verifier_service controller
@@ -52,7 +54,7 @@ demo: export PROMPT := $(PROMPT)
 # ----------------------------------------------------------------------------------------------------------- checks
 
 test: $(VENV)/.dev ## The default tests; ARGS go to pytest.
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-slow: $(VENV)/.dev ## The slow tests too; they use the demo model.
 	@$(BIN)/outrider models pull
