@@ -22,6 +22,7 @@ committed, also one that an earlier line has covered.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,23 +58,24 @@ class RoundRecord:
 
 
 def record_line(record: RoundRecord) -> str:
-    """The record as one line of JSON, without the line's end; empty and absent values are left out."""
+    """The record as one line of JSON, without the line's end; what is empty, absent or not finite is left out."""
     outcome, plan = record.outcome, record.plan
+    rules: dict[str, float | None] = {name: getattr(plan, name) for name in _STOP_RULES}
     values: dict[str, Any] = {
         "request": record.request,
         "base_len": record.base_len,
         "policy": record.policy,
         "max_tokens": plan.max_tokens,
-        **{name: _short(getattr(plan, name)) for name in _STOP_RULES if getattr(plan, name) is not None},
+        **{name: _short(value) for name, value in rules.items() if value is not None and math.isfinite(value)},
         "drafted_len": outcome.drafted_len,
         "looked_up_len": record.looked_up_len or None,
         "draft_token_ids": list(record.draft_token_ids),
         "next_token_id": record.next_token_id,
         "accepted_len": outcome.accepted_len,
-        **{name: [_short(value) for value in getattr(outcome, name)] for name in SIGNAL_FIELDS},
+        **{name: [_short(value) for value in _finite(getattr(outcome, name))] for name in SIGNAL_FIELDS},
         **{name: getattr(outcome, name) for name in _TIMES},
         "batch_size": outcome.batch_size,
-        "state": {name: _short(value) for name, value in record.state.items()},
+        "state": {name: _short(value) for name, value in record.state.items() if math.isfinite(value)},
         "settings": dict(record.settings),
     }
     kept = {name: value for name, value in values.items() if value not in (None, [], {}, "")}
@@ -108,13 +110,13 @@ def _record(values: Mapping[str, Any]) -> RoundRecord:
         next_token_id=None if next_token_id is None else int(next_token_id),
         policy=str(values.get("policy", "")),
         looked_up_len=int(values.get("looked_up_len", 0)),
-        state={str(name): float(value) for name, value in values.get("state", {}).items()},
+        state={str(name): _number(value) for name, value in values.get("state", {}).items()},
         settings={str(name): _setting(value) for name, value in values.get("settings", {}).items()},
     )
 
 
 def _plan(values: Mapping[str, Any], drafted_len: int) -> ChunkPlan:
-    stops = {name: None if values.get(name) is None else float(values[name]) for name in _STOP_RULES}
+    stops = {name: None if values.get(name) is None else _number(values[name]) for name in _STOP_RULES}
     return ChunkPlan(int(values.get("max_tokens", drafted_len)), **stops)
 
 
@@ -122,7 +124,7 @@ def _outcome(values: Mapping[str, Any], drafted_len: int, num_ids: int) -> Round
     accepted_len = int(values["accepted_len"])
     if not 0 <= accepted_len <= drafted_len or num_ids not in (0, drafted_len):
         raise ValueError(f"{accepted_len} accepted of {drafted_len} drafted tokens ({num_ids} ids)")
-    signals = {name: tuple(float(value) for value in values.get(name, ())) for name in SIGNAL_FIELDS}
+    signals = {name: tuple(_number(value) for value in values.get(name, ())) for name in SIGNAL_FIELDS}
     if drafted_len and not signals["entropies_nats"]:
         raise KeyError("entropies_nats")
     for name, entries in signals.items():
@@ -130,6 +132,17 @@ def _outcome(values: Mapping[str, Any], drafted_len: int, num_ids: int) -> Round
             raise ValueError(f"{name} has {len(entries)} entries for {drafted_len} drafted tokens")
     fields: dict[str, Any] = {**signals, **{name: int(values.get(name, 0)) for name in _TIMES}}
     return RoundOutcome(drafted_len, accepted_len, batch_size=int(values.get("batch_size", 1)), **fields)
+
+
+def _finite(values: tuple[float, ...]) -> tuple[float, ...]:
+    return values if all(map(math.isfinite, values)) else ()
+
+
+def _number(value: Any) -> float:  # noqa: ANN401  # whatever the JSON has there
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not a number")
+    return number
 
 
 def _setting(value: object) -> Setting:

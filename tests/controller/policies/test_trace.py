@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import math
 
 import pytest
 
@@ -65,6 +67,10 @@ def test_the_least_record_has_request_place_lengths_and_entropies() -> None:
         ({"entropies_nats": []}, "missing 'entropies_nats'"),
         ({"base_len": None}, "None"),
         ({"state": {"wvir": "x"}}, "x"),
+        ({"state": [1]}, "items"),
+        ({"kl_nats": [0.5, float("nan")]}, "nan"),
+        ({"stop_prob": float("inf")}, "inf"),
+        ({"base_len": 1e999}, "infinity"),
     ],
 )
 def test_a_bad_line_is_named(change: dict[str, object], problem: str) -> None:
@@ -73,6 +79,16 @@ def test_a_bad_line_is_named(change: dict[str, object], problem: str) -> None:
     with pytest.raises(InvalidRequestError, match="trace line 2") as refusal:
         list(read_records([good, bad]))
     assert problem in str(refusal.value)
+
+
+def test_what_is_not_finite_is_left_out_so_that_any_program_reads_the_rest() -> None:
+    outcome = dataclasses.replace(RECORD.outcome, kl_nats=(0.5, math.inf))
+    plan = ChunkPlan(9, stop_entropy_nats=math.inf)
+    record = dataclasses.replace(RECORD, outcome=outcome, plan=plan, state={"a": math.nan, "b": 1.0})
+    values = json.loads(record_line(record))
+    assert "stop_entropy_nats" not in values
+    assert "kl_nats" not in values
+    assert values["state"] == {"b": 1.0}
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "3", '{"request": "r", "base_len": 5}'])
