@@ -138,6 +138,17 @@ def test_a_model_without_the_packages_it_needs_is_refused_with_what_to_install(
     assert "pip install 'outrider[model]'" in result.stderr
 
 
+def test_a_draft_without_a_model_works_with_any_target(outrider: CommandLine) -> None:
+    with up("--draft", "lookup") as (_, said):
+        always = ("--policy", "fixed", "--policy-param", "guard=0", "--temperature", "0")
+        answered = answer(outrider, said["addresses"]["controller"], *always)
+        plain = answer(outrider, said["addresses"]["controller"], "--max-draft-tokens", "0")
+
+    assert answered["text"] == plain["text"]
+    assert answered["policy"] == "fixed"
+    assert answered["statistics"]["looked_up"] == answered["statistics"]["drafted"]
+
+
 def test_a_port_that_is_taken_is_said(outrider: CommandLine, address: str) -> None:
     result = outrider.run("up", *EMULATED, "--no-draft", "--listen", address)
 

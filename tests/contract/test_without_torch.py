@@ -16,6 +16,15 @@ SCRIPTS = {
         "from speculative.engine.loading import LoadSettings, load\n"
         "assert load('emulated:draft', LoadSettings(), 'draft').runner.info.vocab_size > 0"
     ),
+    "draft service without a model": (
+        "import asyncio\n"
+        "from draft_service.config import DraftConfig\n"
+        "from draft_service.servicer import DraftProcess\n"
+        "async def serve():\n"
+        "    async with DraftProcess(DraftConfig(model='lookup')).running():\n"
+        "        pass\n"
+        "asyncio.run(serve())"
+    ),
     "verifier service with an emulated model": (
         "import verifier_service.servicer\n"
         "from speculative.engine.loading import LoadSettings, load\n"
