@@ -26,8 +26,8 @@ from controller.policies.looked_up import WithoutLookups
 from controller.policies.settings import Bounds, Parameter, parameters_of, parse_parameter, parse_settings
 from speculative.errors import InvalidRequestError
 
-DEFAULT_POLICY = "adasd+dsde"
-"""What a server uses unless told otherwise."""
+DEFAULT_POLICY = "adasd"
+"""What a server uses unless told otherwise; why not `adasd+dsde`: docs/decisions/0009."""
 
 GUARD = Parameter("guard", True, Bounds(0, 1, "whether the goodput guard may shorten chunks, to 0 if need be"))
 """The parameter that every policy has besides its own; its default is the server's setting."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controller.policies.base import ChunkPlan, RoundOutcome
+from controller.policies.registry import DEFAULT_POLICY
 from controller.policies.trace import RoundRecord, record_line
 from tests.cli.conftest import CommandLine
 
@@ -97,7 +98,7 @@ def test_several_policies_make_a_table_with_off_and_the_best_fixed_length(outrid
 
 
 def test_without_a_policy_the_default_one_is_replayed(outrider: CommandLine, trace: Path) -> None:
-    assert replayed(outrider, str(trace), *COSTS)["policies"][0]["policy"] == "adasd+dsde"
+    assert replayed(outrider, str(trace), *COSTS)["policies"][0]["policy"] == DEFAULT_POLICY
 
 
 def test_a_batch_shares_its_forwards(outrider: CommandLine, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from controller.policies.registry import DEFAULT_POLICY
 from speculative.generation import GenerationRequest, RoundTrace, SpeculationOptions, StopConditions, TextPrompt
 from speculative.sampling.types import AcceptanceRule, AdasdLabels, AdasdOptions, AdasdVariant, SamplingParams
 from tests.support.trio import Answer, trio
@@ -46,11 +47,18 @@ async def test_signals_cross_the_wire_and_change_nothing(temperature: float) -> 
         assert trace.draft_probs == trace.signals.kl_nats == trace.signals.js_distance == ()
 
 
-async def test_the_default_policy_gets_its_divergences_and_nothing_else() -> None:
+async def test_the_servers_policy_is_used_where_a_request_names_none() -> None:
     async with trio() as client:
-        assert (await client.info(5)).default_policy == "adasd+dsde"
+        default = (await client.info(5)).default_policy
         answer = await client.answer(ask(SpeculationOptions(None, UNGUARDED), signals=False))
-    assert answer.started.policy == "adasd+dsde"
+    assert default == answer.started.policy == DEFAULT_POLICY
+    for trace in rounds(answer):
+        assert trace.signals.kl_nats == ()
+
+
+async def test_a_policy_gets_the_divergences_it_wants_and_nothing_else() -> None:
+    async with trio() as client:
+        answer = await client.answer(ask(SpeculationOptions("adasd+dsde", UNGUARDED), signals=False))
     for trace in rounds(answer):
         assert len(trace.signals.kl_nats) == len(trace.draft_token_ids)
         assert trace.signals.js_distance == trace.signals.target_entropies_nats == trace.draft_probs == ()
