@@ -46,7 +46,11 @@ COPY = script(len(PROMPT), [*PASSAGE, 399])
 
 
 async def decode(
-    draft: LocalDraft | FakeDraft, policy: ChunkPolicy, acceptance: AcceptanceRule = AcceptanceRule.COUPLED
+    draft: LocalDraft | FakeDraft,
+    policy: ChunkPolicy,
+    acceptance: AcceptanceRule = AcceptanceRule.COUPLED,
+    *,
+    lookup: bool = True,
 ) -> tuple[Finished, list[RoundTrace]]:
     deltas: list[Delta] = []
 
@@ -61,7 +65,7 @@ async def decode(
         rules=StopRules(200, frozenset({399})),
         max_draft_tokens=16,
         round_trace=True,
-        lookup=True,
+        lookup=lookup,
     )
     decoder = Decoder(
         task,
@@ -109,11 +113,13 @@ async def test_without_a_model_the_policy_says_how_far_and_learns_from_every_rou
     assert [outcome.looked_up_len for outcome in policy.outcomes] == [0] * len(rounds)
 
 
-async def test_a_request_that_does_not_look_up_never_asks_for_it() -> None:
+@pytest.mark.parametrize(("lookup", "most"), [(True, 4), (False, None)])
+async def test_the_draft_is_asked_to_look_up_only_where_the_request_does(lookup: bool, most: int | None) -> None:
     fake = FakeDraft(COPY)
-    await decode(fake, FakePolicy(4))
-    assert fake.openings[0].lookup
-    assert fake.advances[0].max_lookup_tokens == 4
+    await decode(fake, FakePolicy(6), lookup=lookup)
+    assert fake.openings[0].lookup is lookup
+    assert fake.advances[0].max_tokens == 6
+    assert fake.advances[0].max_lookup_tokens == most
 
 
 def outcome(drafted_len: int, accepted_len: int, looked_up_len: int = 0) -> RoundOutcome:

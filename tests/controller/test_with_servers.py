@@ -83,7 +83,7 @@ async def test_equal_seeds_give_equal_answers_whatever_the_draft_chunk_and_polic
 
 
 async def test_a_draft_that_is_the_target_is_always_right() -> None:
-    async with trio(draft=TARGET) as client:
+    async with trio(draft=TARGET, prompt_lookup=False) as client:
         for temperature in (0.0, 1.0):
             statistics = (await client.answer(ask(temperature=temperature, max_tokens=400))).finished.statistics
             assert statistics.recovered == 0
