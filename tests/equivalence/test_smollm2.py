@@ -41,12 +41,9 @@ async def test_greedy_answers_to_real_prompts_are_the_targets_own() -> None:
     path = str(demo_directory("target"))
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
-    prompts = [
-        tuple(
-            tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)["input_ids"]
-        )
-        for text in PROMPTS
-    ]
+    chats = [[{"role": "user", "content": text}] for text in PROMPTS]
+    rendered = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
+    prompts = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rendered]
     settings = LoadSettings(device="cpu", cache_tokens=8192)
     target, draft = load("demo", settings, "target").runner, load("demo", settings, "draft").runner
     greedy = SamplingParams(temperature=0.0)
