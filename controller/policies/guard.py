@@ -52,7 +52,7 @@ class GuardSettings:
     trial_price: float = setting(4.0, 0.0, 1e6, "what the account must hold for a trial, in plain rounds")
     trial_pause: int = setting(64, 0, 1_000_000, "plain rounds of a request before its next trial; doubles each time")
     dwell_rounds: int = setting(8, 0, 1_000_000, "least rounds of a request between switching on and off")
-    measure_interval: int = setting(64, 1, 1_000_000, "least speculative rounds of a request between plain ones")
+    measure_interval: int = setting(32, 1, 1_000_000, "least speculative rounds of a request between plain ones")
     trim: bool = switch(True, "whether the forecast also shortens chunks")
 
 
