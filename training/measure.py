@@ -49,12 +49,15 @@ class Answer:
 
 
 class Scorer:
-    """A checkpoint that scores whole sequences. With `restricted`, ids outside the draft's list get no probability."""
+    """A checkpoint that scores whole sequences.
+
+    With `restricted`, ids outside the draft's list get no probability; a draft without a list may propose every id.
+    """
 
     def __init__(self, directory: Path, restricted: bool) -> None:
         self.model = TargetModel(directory)
         self.outside = torch.zeros(len(self.model.head), dtype=torch.bool)
-        if restricted:
+        if restricted and (directory / DRAFT_IDS_FILE).is_file():
             self.outside[:] = True
             self.outside[torch.tensor(json.loads((directory / DRAFT_IDS_FILE).read_text()))] = False
 
