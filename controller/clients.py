@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from speculative.errors import NotReadyError
+from speculative.errors import NotReadyError, OutriderError
 from speculative.generation import GenerationEvent, GenerationRequest, Prompt, ServiceInfo
 from speculative.messages import (
     Advance,
@@ -64,14 +64,21 @@ class _Stream(Generic[Request, Response]):
         self._peer = peer
 
     async def write(self, message: Request) -> None:
-        """Sends a message; NotReadyError if the peer has ended the call (then gRPC no longer knows why)."""
+        """Sends a message; raises what the peer ended the call with, if it has."""
         try:
             await self._call.write(message)
-        except asyncio.InvalidStateError as error:
-            raise NotReadyError(self._ended()) from error
-        except grpc.aio.AioRpcError as error:
-            made_here = error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata()
-            raise NotReadyError(self._ended()) if made_here else from_rpc_error(error, self._peer) from error
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError) as error:
+            raise await self._ending() from error
+
+    async def _ending(self) -> OutriderError | TimeoutError:
+        """Why the call ended. A failed write tells only that it has; the status is with the call."""
+        code, details = await self._call.code(), await self._call.details()
+        metadata = await self._call.trailing_metadata()
+        made_here = code is grpc.StatusCode.INTERNAL and not metadata  # gRPC's word for a write that came too late
+        if code is grpc.StatusCode.OK or made_here:
+            return NotReadyError(self._ended())
+        status = grpc.aio.AioRpcError(code, await self._call.initial_metadata(), metadata, details)
+        return from_rpc_error(status, self._peer)
 
     def _ended(self) -> str:
         return f"{self._peer}: ended the session"

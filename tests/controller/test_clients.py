@@ -114,7 +114,7 @@ async def test_whatever_ends_a_session_is_one_clear_error(script: Any, error: ty
         with pytest.raises(error):
             await stream.verdict()
         await asyncio.sleep(0.02)
-        with pytest.raises(NotReadyError, match="ended the session"):
+        with pytest.raises(NotReadyError if script is empty_answer else error):
             await stream.check(CHECK)
 
 

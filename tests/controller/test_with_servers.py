@@ -337,11 +337,14 @@ async def test_a_verifier_that_dies_ends_the_stream_with_unavailable() -> None:
                 await client.answer(ask())
 
 
-async def test_a_full_verifier_says_when_to_come_back() -> None:
+@pytest.mark.parametrize("with_draft", [True, False])
+async def test_a_full_verifier_says_when_to_come_back(with_draft: bool) -> None:
     async with (
         verifier_server("emulated:verify20ms?eos_rate=0.0", max_sessions=1) as verifier,
-        controller(verifier.address) as client,
+        draft_server("emulated:draft?forward_ms=20") as draft,
+        controller(verifier.address, draft.address if with_draft else None) as client,
     ):
+        await client.knows(lambda info: (info.draft is not None) == with_draft)
         leaving = asyncio.ensure_future(client.answer(ask(max_tokens=4000)))
         await sessions_become(1, verifier)
         with pytest.raises(CapacityError) as caught:
