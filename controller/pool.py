@@ -176,7 +176,7 @@ class Fleet:
     def target(self) -> Target:
         """The target; NotReadyError while its verifier is not well."""
         if self._target is None or not self._verifier.well:
-            raise NotReadyError(f"verifier service at {self._verifier.client.address}: {self._verifier.problem}")
+            raise NotReadyError(_complaint("verifier", self._verifier))
         return self._target
 
     def pick(self) -> Draft | None:
@@ -197,7 +197,7 @@ class Fleet:
             return
         files = await client.tokenizer_files(self._settings.tokenizer_timeout_s)
         tokenizer = await asyncio.to_thread(Tokenizer, files)
-        prompts = prompt_encoder(tokenizer, files, description.info.vocab_size)
+        prompts = prompt_encoder(tokenizer, files, description.info.vocab_size, description.info.context_length)
         self._target = Target(replica, tokenizer, prompts)
         _log.info("target", extra={"model": description.info.name, "revision": description.info.revision})
 
@@ -220,9 +220,9 @@ class Fleet:
         if draft is None:
             return "no draft service is configured"
         if not draft.well:
-            return f"draft service at {draft.client.address}: {draft.problem}"
+            return _complaint("draft", draft)
         if self._target is None or self._offered is None:
-            return f"verifier service at {self._verifier.client.address}: {self._verifier.problem}"
+            return _complaint("verifier", self._verifier)
         try:
             check_pair(self._offered.info, self._target.info)
         except IncompatibleModelError as error:
@@ -230,6 +230,12 @@ class Fleet:
                 _log.error("draft refused", extra={"reason": str(error)})
             return str(error)
         return ""
+
+
+def _complaint(role: str, service: Watched[Client]) -> str:
+    """What is wrong with a service, named once: the errors of most calls name their peer themselves (clients.py)."""
+    peer = f"{role} service at {service.client.address}"
+    return service.problem if service.problem.startswith(peer) else f"{peer}: {service.problem}"
 
 
 def check_pair(draft: ModelInfo, target: ModelInfo) -> None:

@@ -13,9 +13,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from controller.tokenizer import Tokenizer, special_tokens, template_source
-from speculative.errors import InvalidRequestError
+from speculative.errors import ContextLengthError, InvalidRequestError
 from speculative.generation import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 
+_NORMALIZING = 4  # a tokenizer that composes characters first makes at most so many of them one
 _TEMPLATE_NAME = "<template>"  # what jinja2 calls a template made from a string
 
 
@@ -51,25 +52,44 @@ class ChatTemplate:
 class PromptEncoder:
     """Turns prompts into ids. Encoding may take long: call it off the event loop."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab_size: int) -> None:
-        """`vocab_size`: number of real ids of the target."""
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab_size: int, context_length: int
+    ) -> None:
+        """`vocab_size`: number of real ids of the target; `context_length`: most tokens it can have."""
         self._tokenizer = tokenizer
         self._template = template
         self._vocab_size = vocab_size
+        self._context_length = context_length
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """At least one id; InvalidRequestError names the field of the request that is wrong."""
+        """At least one id; InvalidRequestError names the field of the request that is wrong.
+
+        ContextLengthError for a prompt that cannot fit, however it is encoded; that costs nothing to find out.
+        """
         match prompt:
             case TextPrompt(text):
+                self._check_length(text)
                 return self._checked("text", self._tokenizer.encode(text, add_special_tokens=True))
             case ChatPrompt(messages):
+                for message in messages:
+                    self._check_length(message.content)
                 return self._checked("chat.messages", self._encode_chat(messages))
             case TokenPrompt(token_ids):
                 return self._checked("tokens.token_ids", token_ids)
 
+    def _check_length(self, text: str) -> None:
+        """Refuses texts of more characters than a full context of the longest tokens, with room for what normalising
+        takes away.
+        """
+        least = len(text) // (_NORMALIZING * self._tokenizer.longest_token_chars)
+        if least >= self._context_length:
+            raise ContextLengthError(least + 1, self._context_length)
+
     def _checked(self, field: str, token_ids: Sequence[int]) -> tuple[int, ...]:
         if not token_ids:
             raise InvalidRequestError(field, "has no tokens")
+        if len(token_ids) >= self._context_length:
+            raise ContextLengthError(len(token_ids) + 1, self._context_length)
         check_ids(field, token_ids, self._vocab_size)
         return tuple(token_ids)
 
@@ -86,11 +106,13 @@ def check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
         raise InvalidRequestError(f"{field}[{index}]", f"{token_ids[index]} is no token id; there are {vocab_size}")
 
 
-def prompt_encoder(tokenizer: Tokenizer, files: Mapping[str, bytes], vocab_size: int) -> PromptEncoder:
+def prompt_encoder(
+    tokenizer: Tokenizer, files: Mapping[str, bytes], vocab_size: int, context_length: int
+) -> PromptEncoder:
     """The encoder of a model, from its tokenizer files."""
     source = template_source(files)
     template = ChatTemplate(source, special_tokens(files)) if source else None
-    return PromptEncoder(tokenizer, template, vocab_size)
+    return PromptEncoder(tokenizer, template, vocab_size, context_length)
 
 
 class _GenerationBlock(Extension):

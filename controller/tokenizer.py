@@ -33,6 +33,7 @@ class Tokenizer:
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes = self._byte_tokens() if "ByteFallback" in json.dumps(decoder) else {}
         self.anchor_ids = self._find_anchor()
+        self.longest_token_chars = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
     @property
     def splits_characters(self) -> bool:
@@ -41,7 +42,8 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The ids of a text; may take long, so not for the event loop."""
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # Of the library's ways to encode, this one lets other threads run meanwhile.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ids; unknown ones are left out."""

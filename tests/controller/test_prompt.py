@@ -1,12 +1,14 @@
 """Prompts to ids: the tokenizer's own special tokens, the model's own chat template, ids as they are."""
 
+import asyncio
 import json
+import time
 
 import pytest
 
 from controller.prompt import ChatTemplate, PromptEncoder, prompt_encoder
 from controller.tokenizer import CONFIG_FILE, TEMPLATE_FILE, TOKENIZER_FILE, Tokenizer, special_tokens, template_source
-from speculative.errors import InvalidRequestError, ModelLoadError
+from speculative.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from speculative.generation import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from tests.controller import small_tokenizers
 from tests.controller.small_tokenizers import BOS
@@ -14,11 +16,12 @@ from tests.controller.small_tokenizers import BOS
 FILES = small_tokenizers.files(small_tokenizers.byte_level())
 TOKENIZER = Tokenizer(FILES)
 VOCAB_SIZE = small_tokenizers.byte_level().get_vocab_size()
+CONTEXT = 1000
 BOS_ID = small_tokenizers.byte_level().get_vocab()[BOS]
 
 
 def encoder(files: dict[str, bytes] = FILES) -> PromptEncoder:
-    return prompt_encoder(TOKENIZER, files, VOCAB_SIZE)
+    return prompt_encoder(TOKENIZER, files, VOCAB_SIZE, CONTEXT)
 
 
 def chat(*turns: tuple[str, str]) -> ChatPrompt:
@@ -50,7 +53,7 @@ def test_the_padding_and_truncation_of_the_file_do_not_touch_prompts() -> None:
     padded.enable_padding(length=50)
     padded.enable_truncation(3)
     files = small_tokenizers.files(padded)
-    ids = prompt_encoder(Tokenizer(files), files, VOCAB_SIZE).encode(TextPrompt("abcdef"))
+    ids = prompt_encoder(Tokenizer(files), files, VOCAB_SIZE, CONTEXT).encode(TextPrompt("abcdef"))
     assert ids == encoder().encode(TextPrompt("abcdef"))
     assert len(ids) == 7
 
@@ -74,7 +77,7 @@ def test_text_without_tokens_is_refused() -> None:
     bare.post_processor = None
     files = small_tokenizers.files(bare)
     with pytest.raises(InvalidRequestError) as caught:
-        prompt_encoder(Tokenizer(files), files, 100).encode(TextPrompt(""))
+        prompt_encoder(Tokenizer(files), files, 100, CONTEXT).encode(TextPrompt(""))
     assert caught.value.field == "text"
 
 
@@ -159,4 +162,30 @@ def test_an_unusable_tokenizer_is_a_load_error(files: dict[str, bytes]) -> None:
 
 def test_a_broken_configuration_is_a_load_error() -> None:
     with pytest.raises(ModelLoadError, match="tokenizer_config"):
-        prompt_encoder(TOKENIZER, {**FILES, CONFIG_FILE: b"{"}, VOCAB_SIZE)
+        prompt_encoder(TOKENIZER, {**FILES, CONFIG_FILE: b"{"}, VOCAB_SIZE, CONTEXT)
+
+
+class NoTokenizer(Tokenizer):
+    """Fails the test when it is used."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        raise AssertionError("the prompt was encoded")
+
+
+@pytest.mark.parametrize("prompt", [TextPrompt("a" * 10**7), chat(("user", "a" * 10**7)), TokenPrompt((0,) * CONTEXT)])
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(prompt: Prompt) -> None:
+    with pytest.raises(ContextLengthError) as caught:
+        prompt_encoder(NoTokenizer(FILES), FILES, VOCAB_SIZE, CONTEXT).encode(prompt)
+    assert caught.value.needed_len > caught.value.context_len == CONTEXT
+
+
+async def test_encoding_a_long_text_lets_the_event_loop_run() -> None:
+    longest_s, begun = 0.0, time.monotonic()
+    encoding = asyncio.create_task(
+        asyncio.to_thread(TOKENIZER.encode, "a long text " * 300_000, add_special_tokens=True)
+    )
+    while not encoding.done():
+        await asyncio.sleep(0.001)
+        longest_s, begun = max(longest_s, time.monotonic() - begun), time.monotonic()
+    assert len(await encoding) > 300_000
+    assert longest_s < 0.5  # encoding takes more than a second
