@@ -101,6 +101,21 @@ async def test_a_draft_that_comes_and_goes_is_offered_while_it_is_there(host: Ho
             assert fleet.ready
 
 
+def refusal(fleet: Fleet) -> str:
+    with pytest.raises(NotReadyError) as refused:
+        fleet.target()
+    return str(refused.value)
+
+
+async def test_a_service_that_cannot_be_reached_is_named_once(host: Host) -> None:
+    async with host.fleet() as fleet:
+        await becomes(fleet, lambda: "connect" in fleet.speculation_off_reason and "connect" in refusal(fleet))
+        assert fleet.speculation_off_reason.count("draft service at") == 1
+        assert refusal(fleet).count("verifier service at") == 1
+        assert host.draft_address in fleet.speculation_off_reason
+        assert host.verifier_address in refusal(fleet)
+
+
 async def test_a_draft_that_comes_back_with_another_vocabulary_is_refused(host: Host) -> None:
     async with host.verifier(), host.fleet() as fleet:
         async with host.draft():
