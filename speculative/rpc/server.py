@@ -5,6 +5,7 @@ checks still answer (NOT_SERVING), new calls are refused with UNAVAILABLE, and o
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,21 @@ _FAREWELL_S = 0.1
 """What is left to health watches when all calls are done; with none at all, cutting them looks like a failure."""
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def _bind_problem(listen: str) -> str:
+    """Why host:port cannot be bound, which gRPC tells only its debug log; empty if it can be, or is no host:port."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal():
+        return ""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(address)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
 
 
 class OpenCalls(grpc.aio.ServerInterceptor):
@@ -90,7 +106,7 @@ class RpcServer:
         try:
             port = self.grpc.add_insecure_port(listen)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {listen}: {error}") from error
+            raise OSError(f"cannot listen on {listen}: {_bind_problem(listen) or error}") from error
         await self.grpc.start()
         return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
 

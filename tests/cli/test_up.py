@@ -153,7 +153,7 @@ def test_a_port_that_is_taken_is_said(outrider: CommandLine, address: str) -> No
     result = outrider.run("up", *EMULATED, "--no-draft", "--listen", address)
 
     assert result.exit_code == 1
-    assert f"controller service could not start: cannot listen on {address}" in result.stderr
+    assert f"controller service could not start: cannot listen on {address}: address already in use" in result.stderr
 
 
 def test_a_pair_with_different_vocabularies_serves_the_target_only_and_says_so(outrider: CommandLine) -> None:
