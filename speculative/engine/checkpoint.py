@@ -38,6 +38,8 @@ _MEMORY_SHARE = 0.9  # of free GPU memory, for keys and values
 _HOST_MEMORY_SHARE = 0.25  # of free host memory
 _HOST_CACHE_TOKENS = 32_768
 _CHECK_TOKENS = 12
+_PATH_STARTS = ("/", ".", "~")
+"""What no hub id begins with."""
 
 
 def load_checkpoint(path: str, name: str, settings: LoadSettings) -> LoadedModel:
@@ -83,6 +85,8 @@ def make_runner(
 
 
 def _read_config(path: str) -> PreTrainedConfig:
+    if path.startswith(_PATH_STARTS) and not Path(path).is_dir():
+        raise ModelLoadError(f"{path}: no such directory")
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False).get_text_config(
             decoder=True

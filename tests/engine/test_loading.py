@@ -46,9 +46,11 @@ def test_the_context_is_no_longer_than_the_memory(directory: Path) -> None:
     assert load(str(directory), settings, "target").runner.info.context_length == 40
 
 
-def test_a_missing_directory_is_named() -> None:
-    with pytest.raises(ModelLoadError, match="/no/such/model"):
-        load("/no/such/model", SETTINGS, "target")
+@pytest.mark.parametrize("path", ["/no/such/model", "./no-such-model", "../no/such/model"])
+def test_a_missing_directory_is_named(path: str) -> None:
+    with pytest.raises(ModelLoadError) as refused:
+        load(path, SETTINGS, "target")
+    assert str(refused.value) == f"{path}: no such directory"
 
 
 @pytest.mark.parametrize(
