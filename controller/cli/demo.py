@@ -19,6 +19,9 @@ from speculative.sampling.types import SamplingParams
 
 PROMPT = "Write a short story about a horse that runs ahead of its carriage."
 _SEED = 0
+_OFF = "off"  # the policy of an answer without speculation
+_MIN_DRAFTED_SHARE = 0.25
+"""Of the delivered tokens; below it the two runs are hardly different."""
 
 
 async def compare(where: Where, prompt: str, max_tokens: int, out: Console, notes: Console) -> bool:
@@ -46,12 +49,27 @@ def _verdict(ahead: Completed, alone: Completed, notes: Console) -> bool:
     equal = (ahead.token_ids, ahead.text) == (alone.token_ids, alone.text)
     with_draft, without = (Rates.of(answer.finished).tokens_per_s or 0.0 for answer in (ahead, alone))
     outputs = "[green]equal, token for token[/]" if equal else "[bold red]NOT equal[/]"
-    ratio = f" ({with_draft / without:.2f}x)" if without else ""
+    hardly = _hardly_drafted(ahead)
+    # Of two runs that did almost the same, the ratio would be noise.
+    ratio = "" if hardly or not without else f" ({with_draft / without:.2f}x)"
     notes.print(
         f"speculation on: {with_draft:.1f} tokens/s{ratio} · off: {without:.1f} tokens/s · outputs: {outputs}",
         highlight=False,
         soft_wrap=True,
     )
+    if hardly:
+        notes.print(hardly, style="yellow", highlight=False, soft_wrap=True)
     if not equal:
         notes.print(f"with speculation off the answer is:\n{alone.text}", markup=False, highlight=False)
     return equal
+
+
+def _hardly_drafted(ahead: Completed) -> str:
+    """What to say instead of a ratio when next to nothing was drafted; empty if enough was."""
+    if ahead.started.policy == _OFF:
+        return "there was no speculation; both ran at the target's own speed"
+    if ahead.finished.statistics.drafted < _MIN_DRAFTED_SHARE * ahead.finished.usage.completion_tokens:
+        return (
+            "speculation did not pay with this draft and switched itself off; both ran at about the target's own speed"
+        )
+    return ""

@@ -3,12 +3,25 @@
 import dataclasses
 import io
 
+import pytest
 from rich.console import Console
 
 from controller.cli import demo
 from controller.cli.connection import Remote
-from speculative.generation import Delta
+from speculative.generation import Delta, Finished, GenerationEvent, Started, Usage
 from tests.cli.service import ANSWER, ScriptedGenerator
+
+
+def answer_of(policy: str, drafted: int, delivered: int) -> tuple[GenerationEvent, ...]:
+    started, *deltas, finished = ANSWER
+    assert isinstance(started, Started)
+    assert isinstance(finished, Finished)
+    statistics = dataclasses.replace(finished.statistics, drafted=drafted)
+    return (
+        dataclasses.replace(started, policy=policy),
+        *deltas,
+        dataclasses.replace(finished, usage=Usage(3, delivered), statistics=statistics),
+    )
 
 
 async def compare(address: str) -> tuple[bool, str, str]:
@@ -28,6 +41,33 @@ async def test_equal_answers_are_said_to_be_equal(address: str, generator: Scrip
     assert ahead.sampling.greedy
     assert dataclasses.replace(alone, speculation=ahead.speculation) == ahead
     assert alone.speculation.max_draft_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "drafted", "said"),
+    [
+        ("adasd", 15, "speculation did not pay with this draft and switched itself off"),
+        ("off", 0, "there was no speculation"),
+    ],
+)
+async def test_a_ratio_is_not_made_of_noise(
+    address: str, generator: ScriptedGenerator, policy: str, drafted: int, said: str
+) -> None:
+    generator.events = generator.events_alone = answer_of(policy, drafted, delivered=64)
+    equal, _, notes = await compare(address)
+
+    assert equal
+    assert said in notes
+    assert "x)" not in notes
+    assert "speculation on: 42.7 tokens/s · off: 42.7 tokens/s · outputs: equal, token for token" in notes
+
+
+async def test_a_quarter_drafted_is_enough_for_a_ratio(address: str, generator: ScriptedGenerator) -> None:
+    generator.events = generator.events_alone = answer_of("adasd", 16, delivered=64)
+    _, _, notes = await compare(address)
+
+    assert "(1.00x)" in notes
+    assert "switched itself off" not in notes
 
 
 async def test_a_difference_is_said_aloud(address: str, generator: ScriptedGenerator) -> None:
