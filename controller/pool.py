@@ -20,6 +20,7 @@ from controller.prompt import PromptEncoder, prompt_encoder
 from controller.tokenizer import Tokenizer
 from controller.transport import DraftStream, VerifyReplica, VerifyStream
 from speculative.errors import IncompatibleModelError, NotReadyError, OutriderError
+from speculative.generation import DIFFERENT_VOCABULARIES
 from speculative.messages import DraftOpen, ModelInfo, ServiceLimits, VerifyOpen
 
 _log = logging.getLogger(__name__)
@@ -248,6 +249,6 @@ def check_pair(draft: ModelInfo, target: ModelInfo) -> None:
     if draft.vocab_fingerprint != target.vocab_fingerprint:
         raise IncompatibleModelError(
             f"draft {draft.name!r} ({draft.vocab_size} ids, fingerprint {draft.vocab_fingerprint[:12]}) and target "
-            f"{target.name!r} ({target.vocab_size} ids, fingerprint {target.vocab_fingerprint[:12]}) have different "
-            "vocabularies; start a draft with the target's vocabulary"
+            f"{target.name!r} ({target.vocab_size} ids, fingerprint {target.vocab_fingerprint[:12]}) "
+            f"{DIFFERENT_VOCABULARIES}; start a draft with the target's vocabulary"
         )

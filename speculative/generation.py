@@ -77,6 +77,10 @@ class GenerationRequest:
     round_signals: bool = False
 
 
+DIFFERENT_VOCABULARIES = "have different vocabularies"
+"""Part of the `speculation_off_reason` of a pair that cannot work together."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceInfo:
     """What GenerationService/GetInfo tells; `draft` None while target-only, `speculation_off_reason` then says why."""

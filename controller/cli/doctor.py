@@ -18,12 +18,13 @@ from controller.cli.threads import split, usable_cores
 from controller.cli.versions import MODEL, NOT_INSTALLED, version_of, versions
 from controller.clients import DraftClient, GenerationClient, ServiceClient, VerifierClient
 from speculative.errors import NotReadyError, OutriderError
-from speculative.generation import ServiceInfo
+from speculative.generation import DIFFERENT_VOCABULARIES, ServiceInfo
 from speculative.messages import ModelInfo
 from speculative.rpc.channel import channel_to, wait_serving
 
 _TIMEOUT_S = 3.0
 _FINGERPRINT_CHARS = 12
+_ONE_TOKENIZER = "use a draft that was made for this target's tokenizer"
 _CLIENTS: dict[str, Callable[..., ServiceClient]] = {"draft": DraftClient, "verifier": VerifierClient}
 
 
@@ -155,13 +156,11 @@ def _seen_by_controller(topic: str, info: ServiceInfo) -> Iterator[Finding]:
     yield Finding(topic, Level.OK, text)
     if info.draft is not None:
         yield _pair(info.draft, info.target)
-    if info.speculation_off_reason:
-        yield Finding(
-            "speculation",
-            Level.NOTE,
-            f"off: {info.speculation_off_reason}",
-            "look at the draft: outrider doctor --draft",
-        )
+    reason = f"off: {info.speculation_off_reason}"
+    if DIFFERENT_VOCABULARIES in info.speculation_off_reason:
+        yield Finding("speculation", Level.BAD, reason, _ONE_TOKENIZER)
+    elif info.speculation_off_reason:
+        yield Finding("speculation", Level.NOTE, reason, "look at the draft: outrider doctor --draft")
 
 
 async def _service(role: str, address: str, described: dict[str, ModelInfo]) -> Finding:
@@ -185,7 +184,7 @@ def _pair(draft: ModelInfo, target: ModelInfo) -> Finding:
         "vocabulary",
         Level.BAD,
         f"differs: draft {_model(draft)}, target {_model(target)}",
-        "use a draft that was made for this target's tokenizer",
+        _ONE_TOKENIZER,
     )
 
 

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from controller.cli import doctor
 from controller.cli.versions import MODEL
+from controller.pool import check_pair
+from speculative.errors import IncompatibleModelError
 from speculative.generation import ServiceInfo
 from tests.cli.conftest import CommandLine
 from tests.cli.service import DRAFT, INFO, TARGET, ScriptedGenerator
@@ -71,6 +73,20 @@ def test_different_vocabularies_are_bad_and_both_are_named(
     assert exit_code == 1
     assert "small" in found["vocabulary"]["text"]
     assert "big" in found["vocabulary"]["text"]
+
+
+def test_a_draft_that_the_controller_refused_is_bad(
+    outrider: CommandLine, address: str, generator: ScriptedGenerator
+) -> None:
+    with pytest.raises(IncompatibleModelError) as refused:
+        check_pair(dataclasses.replace(DRAFT, vocab_fingerprint="b" * 64), TARGET)
+    generator.service_info = dataclasses.replace(INFO, draft=None, speculation_off_reason=str(refused.value))
+    exit_code, found = findings(outrider, "--address", address)
+
+    assert exit_code == 1
+    assert found["speculation"]["level"] == "bad"
+    assert "'small'" in found["speculation"]["text"]
+    assert "tokenizer" in found["speculation"]["advice"]
 
 
 async def test_draft_and_verifier_are_compared(outrider: CommandLine) -> None:
