@@ -1,12 +1,22 @@
 """The default: DSDE sets how far to draft, AdaSD's entropy threshold where to stop."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from controller.policies.adasd import EntropyThreshold
 from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
 from controller.policies.batch_cap import BatchCap
 from controller.policies.dsde import DsdeLength, DsdeSettings
+from controller.policies.settings import setting, switch
 from speculative.sampling.types import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class AdaSDDsdeSettings(DsdeSettings):
+    """Settings of `adasd+dsde`: DSDE's, with other defaults where AdaSD stops what DSDE need not shorten."""
+
+    min_length: int = setting(4, 0, 1024, "least draft tokens allowed after calibration")
+    reopen: bool = switch(True, "whether the maximum doubles when a chunk that long is accepted whole (ours)")
 
 
 class AdaSDDsdePolicy(ChunkPolicy):
@@ -17,7 +27,7 @@ class AdaSDDsdePolicy(ChunkPolicy):
     Without divergences this is AdaSD with DSDE's growing calibration length for a cap.
     """
 
-    def __init__(self, settings: DsdeSettings, cap: BatchCap) -> None:
+    def __init__(self, settings: AdaSDDsdeSettings, cap: BatchCap) -> None:
         self._rule = DsdeLength(settings, cap)
         self._threshold = EntropyThreshold()
 

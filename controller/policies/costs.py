@@ -58,8 +58,8 @@ class RoundCosts:
         self._verify.add(max(1.0, outcome.drafted_len + 1.0 + others), verify_ns, weight)
         if mean_length == 0.0:
             self._plain_verify.add(max(1, outcome.batch_size), verify_ns, weight)
-        if outcome.drafted_len == 0:
             self._plain_network.add(max(0, outcome.round_ns - verify_ns), weight)
+        if outcome.drafted_len == 0:
             return
         self._network.add(max(0, outcome.round_ns - verify_ns - outcome.draft_ns), weight)
         if outcome.looked_up_len:
@@ -76,7 +76,7 @@ class RoundCosts:
     def plain_ns(self, batch_size: float) -> float:
         """Predicted time of a plain round when all sessions of the batch run plain ones."""
         verify = self._plain_verify if self.knows_plain else self._verify
-        network = self._plain_network.mean if self._plain_network.known else self._network.mean / 2
+        network = self._plain_network.mean if self.knows_plain else self._network.mean / 2
         return verify.value(batch_size) + network
 
     def round_ns(self, length: float, batch_size: float) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.policies.base import ChunkPlan, ChunkPolicy, PlanState, RoundOutcome
 from controller.policies.batch_cap import BatchCap
@@ -29,6 +29,7 @@ class DsdeSettings:
     decay: float = setting(0.85, 0.01, 1.0, "weight of a divergence relative to the next newer one")
     growth: float = setting(1.0, 0.0, 10.0, "how far the calibrated maximum exceeds the longest accepted run (c)")
     divide_by_temperature: bool = switch(False, "whether the divergence is divided by the temperature")
+    reopen: bool = switch(False, "whether the maximum doubles when a chunk that long is accepted whole (ours)")
     batch_cap: bool = switch(True, "whether the mean over the batch caps the length")
 
 
@@ -153,6 +154,8 @@ class DsdeLength:
             self._mean_last = sum(outcome.kl_nats) / len(outcome.kl_nats)
         if self._range is None and outcome.drafted_len:
             self._calibrate(outcome)
+        elif self._range is not None and self._settings.reopen:
+            self._range = self._reopened(self._range, outcome)
 
     def _calibrate(self, outcome: RoundOutcome) -> None:
         self._drafted = True
@@ -163,6 +166,12 @@ class DsdeLength:
         if len(self._calibration_klds) >= self._settings.window:
             self._range = calibrated_range(self._longest_accepted, self._calibration_klds, self._settings)
             self._calibration_klds.clear()
+
+    def _reopened(self, lengths: LengthRange, outcome: RoundOutcome) -> LengthRange:
+        """The text may have become easier than all of the calibration was."""
+        if outcome.rejected or outcome.drafted_len < lengths.max_length:
+            return lengths
+        return replace(lengths, max_length=min(2 * lengths.max_length, self._settings.max_length))
 
     def _stable_length(self, lengths: LengthRange, temperature: float) -> int:
         divide = self._settings.divide_by_temperature and temperature > 0.0

@@ -29,11 +29,13 @@ from controller.policies.yields import YieldModel
 from speculative.sampling.types import Signal
 
 _REQUEST_MEMORY_ROUNDS = 50
-_FIRST_BATCHES = 3.0
+_FIRST_BATCHES = 2.0
 _MEASURED_BATCHES = 1.0
 """Plain batches that make a measurement: at the start, and later."""
 _FIRST_INTERVAL = 4
 """Rounds to the second measurement; the interval doubles from there."""
+_BEYOND_DOUBT = 1.3
+"""Gain that no error of a first measurement explains."""
 _LONGEST_TRIAL = 32
 """Rounds after which a trial that earns its keep is decided by the forecast."""
 _WORST_ROUND = 4.0
@@ -46,7 +48,7 @@ class GuardSettings:
 
     on_margin: float = setting(0.03, 0.0, 10.0, "forecast gain over plain decoding at which speculation starts again")
     loss_fraction: float = setting(0.004, 0.0, 1.0, "fraction of plain decoding time that trials may cost")
-    start_rounds: float = setting(8.0, 0.0, 1e6, "what the account starts with, in plain rounds")
+    start_rounds: float = setting(6.0, 0.0, 1e6, "what the account starts with, in plain rounds")
     most_rounds: float = setting(128.0, 1.0, 1e6, "most the account holds, in plain rounds")
     trial_rounds: int = setting(4, 1, 1000, "rounds of a trial")
     trial_price: float = setting(4.0, 0.0, 1e6, "what the account must hold for a trial, in plain rounds")
@@ -102,10 +104,11 @@ class GuardLedger:
     def _due(self, gain: float) -> bool:
         if not self._knowledge.costs.knows_plain:
             return True
-        # A measurement costs about two rounds of the (1 - 1 / gain) that speculation saves. The first ones follow one
-        # another closely: an error in what little is known would decide everything.
-        spared = max(self._settings.measure_interval, 2.0 * _MEASURED_BATCHES / 0.005 * (1.0 - 1.0 / max(gain, 1.0)))
-        interval = min(spared, _FIRST_INTERVAL * 2.0**self._measurements)
+        # A measurement costs about two rounds of the (1 - 1 / gain) that speculation saves.
+        interval = max(self._settings.measure_interval, 2.0 * _MEASURED_BATCHES / 0.005 * (1.0 - 1.0 / max(gain, 1.0)))
+        if gain < _BEYOND_DOUBT:
+            # The first ones follow one another closely: an error in what little is known would decide everything.
+            interval = min(interval, _FIRST_INTERVAL * 2.0**self._measurements)
         return self._rounds_since_plain >= interval * self._knowledge.live_requests
 
     def observe(self, outcome: RoundOutcome, forecast_ns: float) -> None:

@@ -15,7 +15,7 @@ from controller.policies.baselines import (
     OffSettings,
     off_policy,
 )
-from controller.policies.combined import AdaSDDsdePolicy
+from controller.policies.combined import AdaSDDsdePolicy, AdaSDDsdeSettings
 from controller.policies.dsde import DsdePolicy, DsdeSettings
 from controller.policies.entropy_stops import AdaEDLPolicy, AdaEDLSettings, SvipPolicy, SvipSettings
 from controller.policies.goodput import GoodputPolicy, GoodputSettings
@@ -75,7 +75,7 @@ class _Entry:
 
 
 _ENTRIES: Mapping[str, _Entry] = {
-    "adasd+dsde": _Entry(DsdeSettings, lambda settings, pair: AdaSDDsdePolicy(settings, pair.knowledge.cap)),
+    "adasd+dsde": _Entry(AdaSDDsdeSettings, lambda settings, pair: AdaSDDsdePolicy(settings, pair.knowledge.cap)),
     "adasd": _Entry(AdaSDSettings, lambda settings, _: AdaSDPolicy(settings)),
     "dsde": _Entry(DsdeSettings, lambda settings, pair: DsdePolicy(settings, pair.knowledge.cap)),
     "fixed": _Entry(FixedSettings, lambda settings, _: FixedPolicy(settings)),

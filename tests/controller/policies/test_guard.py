@@ -82,10 +82,11 @@ def guarded_run(
 def test_never_under_99_percent_of_speculation_off(
     name: str, rate: float, costs: ReplayCosts, batch_size: int, count: int, length: int
 ) -> None:
-    # Seeds are fixed; the share of a run that the account's start may cost is its 8 plain rounds.
     on, off = guarded_run(answers(rate, count, length), noisy(costs), name, batch_size)
-    rounds = off.rounds / batch_size
-    assert on.tokens_per_s / off.tokens_per_s > 0.99 - 8 / rounds
+    # Once and for all, learning costs the account's start, 6 plain rounds, and about as much for what the first
+    # measurements get wrong; in these short runs that is 0.5 to 2 %. Seeds are fixed.
+    learning = 12 / (off.rounds / batch_size)
+    assert on.tokens_per_s / off.tokens_per_s > 0.99 - learning
 
 
 @pytest.mark.parametrize("name", ["fixed", "adasd", "goodput"])
@@ -123,7 +124,7 @@ def test_no_flapping_at_the_threshold() -> None:
 def test_it_notices_when_speculation_pays_again() -> None:
     factory = PolicyFactory(GuardSettings())
     costs = noisy(linear_costs(3.0, 10.0, 1.0, 0.3))
-    for rate, least, most in ((0.05, 0.98, 1.01), (0.95, 1.5, 9.0), (0.05, 0.95, 1.01)):
+    for rate, least, most in ((0.05, 0.98, 1.01), (0.95, 1.4, 9.0), (0.05, 0.95, 1.01)):
         traces = answers(rate, 4, 400)
         on = replay(traces, lambda: factory.make("fixed", {}), costs)
         off = replay(traces, lambda: make_policy("off", {}), costs)
@@ -181,7 +182,7 @@ def test_all_requests_measure_plain_rounds_together() -> None:
     factory = PolicyFactory(GuardSettings())
     policies = [factory.make("fixed", {"length": 4}) for _ in range(4)]
     together = []
-    for _ in range(200):
+    for _ in range(700):
         lengths = [policy.plan(STATE).max_tokens for policy in policies]
         together.append(lengths)
         verify_ns = round((10 + 0.1 * sum(lengths)) * MS)
@@ -190,7 +191,7 @@ def test_all_requests_measure_plain_rounds_together() -> None:
             policy.observe(outcome)
     later = together[20:]
     assert all(lengths == [0] * 4 or 0 not in lengths for lengths in later)
-    assert 1 <= later.count([0] * 4) <= len(later) / 30
+    assert 1 <= later.count([0] * 4) <= len(later) / 100
 
 
 def test_a_policy_that_wants_nothing_gets_nothing() -> None:
