@@ -49,7 +49,9 @@ def up(
     target: options.Target = "demo",
     draft: options.Draft = None,
     no_draft: options.NoDraft = False,
-    listen: Annotated[str, typer.Option(help="Where the controller listens, host:port.")] = options.DEFAULT_ADDRESS,
+    listen: Annotated[
+        str, typer.Option(callback=options.host_port, help="Where the controller listens, host:port.")
+    ] = options.DEFAULT_ADDRESS,
     policy: options.Policy = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -149,8 +151,10 @@ def chat(
 
 @app.command()
 def demo(
-    prompt: Annotated[str, typer.Argument(help="What to ask.")] = demos.PROMPT,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = MAX_DEMO_TOKENS,
+    prompt: Annotated[str, typer.Argument(callback=options.utf8, help="What to ask.")] = demos.PROMPT,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, max=options.MAX_UINT32, help="Most tokens of the answer.")
+    ] = MAX_DEMO_TOKENS,
 ) -> None:
     """Answer a prompt with the demo models, with and without speculation, and compare."""
     out, notes = _consoles()
@@ -258,8 +262,12 @@ def list_models(
 @app.command()
 def doctor(
     address: options.Address = None,
-    draft: Annotated[str | None, typer.Option(help="Address of a draft service to look at.")] = None,
-    verifier: Annotated[str | None, typer.Option(help="Address of a verifier service to look at.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(callback=options.host_port, help="Address of a draft service to look at.")
+    ] = None,
+    verifier: Annotated[
+        str | None, typer.Option(callback=options.host_port, help="Address of a verifier service to look at.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check versions, threads, the cache, and the services at the addresses; say what to do."""

@@ -10,6 +10,7 @@ from rich.console import Console
 from controller.cli.answers import TextView, collect
 from controller.cli.connection import Where, connected
 from controller.cli.failures import explain, interrupting_signals, reported, show
+from controller.cli.options import typed
 from controller.cli.traces import TraceFile, traced
 from controller.clients import GenerationClient
 from speculative.errors import OutriderError
@@ -69,7 +70,7 @@ class _Connection:
 def _read_line(notes: Console) -> str:
     notes.print("[bold]you>[/]", end=" ")
     try:
-        return input()
+        return typed(input)
     except (EOFError, KeyboardInterrupt):
         notes.print()
         return ""

@@ -1,8 +1,10 @@
 """The commands' options, and what they say: a request, and where it goes."""
 
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -21,7 +23,33 @@ from speculative.generation import (
 from speculative.sampling.types import AcceptanceRule
 
 DEFAULT_ADDRESS = "127.0.0.1:50050"
+MAX_UINT32 = 2**32 - 1
+"""The largest count that a request can carry."""
 _EMULATED_DRAFT = "emulated:draft"
+_ADDRESS = re.compile(r"(unix|unix-abstract|vsock|dns|ipv4|ipv6):.+|[^/]+:(?P<port>[0-9]{1,5})")
+_MAX_PORT = 2**16 - 1
+
+Text = TypeVar("Text", str, list[str])
+
+
+def utf8(value: Text | None) -> Text | None:
+    """Refuses arguments that are not UTF-8, which Python passes on as lone surrogates."""
+    try:
+        "".join(value or ()).encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter("it is not UTF-8") from None
+    return value
+
+
+def host_port(address: str | None) -> str | None:
+    """Refuses what gRPC would take for the name of a host that cannot be found, or for port 443."""
+    if not address:
+        return address
+    form = _ADDRESS.fullmatch(address)
+    if form is None or int(form["port"] or 0) > _MAX_PORT:
+        raise typer.BadParameter(f"{address!r} is not host:port, for example {DEFAULT_ADDRESS}")
+    return address
+
 
 _MODELS, _SAMPLING, _STOPPING, _SPECULATION = "Models", "Sampling", "Stopping", "Speculation"
 
@@ -39,17 +67,23 @@ NoDraft = Annotated[bool, typer.Option("--no-draft", help="Start no draft: targe
 Address = Annotated[
     str | None,
     typer.Option(
-        "--address", "-a", envvar="OUTRIDER_ADDRESS", help="Controller to ask, host:port; without it see --local."
+        "--address",
+        "-a",
+        envvar="OUTRIDER_ADDRESS",
+        callback=host_port,
+        help="Controller to ask, host:port; without it see --local.",
     ),
 ]
 Local = Annotated[
     bool, typer.Option("--local", help="Start a draft, a verifier and a controller for this call (the default).")
 ]
-PromptText = Annotated[str | None, typer.Argument(help="The prompt; - or nothing reads standard input.")]
-System = Annotated[str | None, typer.Option(help="System message of the chat.")]
+PromptText = Annotated[str | None, typer.Argument(callback=utf8, help="The prompt; - or nothing reads standard input.")]
+System = Annotated[str | None, typer.Option(callback=utf8, help="System message of the chat.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Send the prompt as plain text, without the chat template.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)]
-TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.", rich_help_panel=_SAMPLING)]
+TopK = Annotated[
+    int, typer.Option(min=0, max=MAX_UINT32, help="Keep the k likeliest tokens; 0: all.", rich_help_panel=_SAMPLING)
+]
 TopP = Annotated[float, typer.Option(help="Keep the likeliest tokens up to this mass.", rich_help_panel=_SAMPLING)]
 MinP = Annotated[
     float, typer.Option(help="Keep tokens this likely relative to the likeliest.", rich_help_panel=_SAMPLING)
@@ -59,21 +93,33 @@ Seed = Annotated[
     typer.Option(min=0, max=2**64 - 1, help="Equal seeds, equal answers; default: drawn.", rich_help_panel=_SAMPLING),
 ]
 MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Most tokens; default: the server's.", rich_help_panel=_STOPPING)
+    int | None,
+    typer.Option(min=1, max=MAX_UINT32, help="Most tokens; default: the server's.", rich_help_panel=_STOPPING),
 ]
 Stop = Annotated[
-    list[str] | None, typer.Option(help="String that ends the answer; repeatable.", rich_help_panel=_STOPPING)
+    list[str] | None,
+    typer.Option(callback=utf8, help="String that ends the answer; repeatable.", rich_help_panel=_STOPPING),
 ]
 Policy = Annotated[
     str | None,
-    typer.Option(help=f"Chunk policy: {', '.join(policy_names())}; or the server's.", rich_help_panel=_SPECULATION),
+    typer.Option(
+        callback=utf8,
+        help=f"Chunk policy: {', '.join(policy_names())}; or the server's.",
+        rich_help_panel=_SPECULATION,
+    ),
 ]
 PolicyParam = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Parameter of the policy; repeatable.", rich_help_panel=_SPECULATION),
+    typer.Option(
+        callback=utf8,
+        metavar="NAME=VALUE",
+        help="Parameter of the policy; repeatable.",
+        rich_help_panel=_SPECULATION,
+    ),
 ]
 MaxDraftTokens = Annotated[
-    int | None, typer.Option(min=0, help="Most draft tokens in a chunk; 0: off.", rich_help_panel=_SPECULATION)
+    int | None,
+    typer.Option(min=0, max=MAX_UINT32, help="Most draft tokens in a chunk; 0: off.", rich_help_panel=_SPECULATION),
 ]
 PromptLookup = Annotated[
     bool | None,
@@ -127,9 +173,19 @@ def prompt_text(prompt: str | None) -> str:
     """The prompt, from standard input if it is not given. Raises CommandError if there is none."""
     if prompt is None and sys.stdin.isatty():
         raise typer.BadParameter("give a prompt, or pipe one in", param_hint="PROMPT")
-    text = sys.stdin.read() if prompt in (None, "-") else prompt
+    text = typed(sys.stdin.read) if prompt is None or prompt == "-" else prompt
     if not text:
         raise CommandError("the prompt is empty", "give some text", WRONG_REQUEST)
+    return text
+
+
+def typed(read: Callable[[], str]) -> str:
+    """What `read` reads from standard input. Raises CommandError if it is not UTF-8."""
+    try:
+        text = read()
+        text.encode()  # in some locales Python reads other bytes as lone surrogates
+    except UnicodeError:
+        raise CommandError("standard input is not UTF-8", "convert it, for example with iconv", WRONG_REQUEST) from None
     return text
 
 

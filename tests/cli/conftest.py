@@ -13,7 +13,7 @@ from tests.cli.service import ScriptedGenerator, served
 class CommandLine:
     """Runs `outrider` in this process."""
 
-    def run(self, *arguments: str, typed: str | None = None) -> Result:
+    def run(self, *arguments: str, typed: str | bytes | None = None) -> Result:
         return CliRunner().invoke(app, arguments, input=typed)
 
 

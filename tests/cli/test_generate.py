@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from controller.cli import options
 from speculative.errors import (
     CapacityError,
     ContextLengthError,
@@ -180,6 +181,14 @@ def test_a_call_that_takes_too_long_is_given_up(
         (("--draft", "emulated:draft", "--no-draft", "hi"), "exclude each other"),
         (("--max-tokens", "0", "hi"), "--max-tokens"),
         (("--seed", "-1", "hi"), "--seed"),
+        (("--top-k", "-1", "hi"), "--top-k"),
+        (("--top-k", str(2**32), "hi"), "--top-k"),
+        (("--max-tokens", str(2**32), "hi"), "--max-tokens"),
+        (("--max-draft-tokens", str(2**32), "hi"), "--max-draft-tokens"),
+        (("abc\udcff",), "UTF-8"),
+        (("--system", "\udcff", "hi"), "UTF-8"),
+        (("--stop", "\n", "--stop", "\udcff", "hi"), "UTF-8"),
+        (("--policy-param", "\udcff=1", "hi"), "UTF-8"),
         (("",), "empty"),
     ],
 )
@@ -191,6 +200,32 @@ def test_wrong_usage_is_refused_before_any_call(
     assert result.exit_code == 2
     assert said in result.stderr
     assert not generator.requests
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_input_that_is_not_utf8_is_refused(
+    outrider: CommandLine, address: str, generator: ScriptedGenerator, command: str
+) -> None:
+    result = outrider.run(command, "--address", address, typed=b"abc\xff\xfe\n")
+
+    assert result.exit_code == 2
+    assert "standard input is not UTF-8" in result.stderr
+    assert not generator.requests
+
+
+@pytest.mark.parametrize(
+    "wrong", ["http://127.0.0.1:50050", "https://host", "host", "host:", "host:http", "host:65536", ":50050", "a/b:1"]
+)
+def test_an_address_that_is_not_host_and_port_is_refused(outrider: CommandLine, wrong: str) -> None:
+    result = outrider.run("generate", "--address", wrong, "hi")
+
+    assert result.exit_code == 2
+    assert f"{wrong!r} is not host:port" in result.stderr
+
+
+@pytest.mark.parametrize("right", ["host:1", "[::1]:50050", "10.0.0.1:65535", "unix:/run/outrider", "dns:///host:1"])
+def test_every_form_of_an_address_is_taken(right: str) -> None:
+    assert options.host_port(right) == right
 
 
 def test_ctrl_c_cancels_the_request_at_once(address: str, generator: ScriptedGenerator) -> None:
