@@ -4,5 +4,7 @@
 def main() -> None:
     """Runs the command line; the entry point of the distribution."""
     from controller.cli.app import app
+    from controller.cli.failures import silent_closed_pipe
 
-    app()
+    with silent_closed_pipe():
+        app()

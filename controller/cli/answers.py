@@ -69,7 +69,8 @@ class TextView:
             case Delta():
                 self._write(event)
             case Finished():
-                self._out.print()
+                self._out.file.write("\n")
+                self._out.file.flush()
                 if self._out.is_terminal:
                     legend = f"[{ACCEPTED_STYLE}]accepted draft tokens[/], [{OWN_STYLE}]the target's own[/]"
                     self._notes.print(legend, highlight=False)

@@ -1,12 +1,15 @@
 """What the command line says when something fails: the status, the reason, what to do; and the exit code.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage or a wrong request; 3 a service cannot be reached, is full or too slow (the
-same command may work later); 130 interrupted. An expected failure never shows a traceback.
+same command may work later); 130 interrupted; 141 nobody reads the output any more, as of `head`, which is not told. An
+expected failure never shows a traceback.
 """
 
 import asyncio
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -28,7 +31,7 @@ from speculative.errors import (
 )
 from speculative.rpc.status import to_status
 
-FAILED, WRONG_REQUEST, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
+FAILED, WRONG_REQUEST, UNAVAILABLE, INTERRUPTED, CLOSED_PIPE = 1, 2, 3, 130, 141
 
 Result = TypeVar("Result")
 
@@ -95,6 +98,8 @@ def reported(*, interrupted: int = INTERRUPTED) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(interrupted) from None
+    except BrokenPipeError:
+        raise typer.Exit(CLOSED_PIPE) from None
     except (CommandError, OutriderError, OSError) as error:
         explanation = explain(error)
         show(explanation)
@@ -109,6 +114,19 @@ def show(explanation: Explanation) -> None:
     if explanation.advice:
         console.print("[bold]what to do:[/]", end=" ")
         console.print(explanation.advice, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def silent_closed_pipe() -> Iterator[None]:
+    """Writes out at the end of the block what is still buffered; exits without a message if nobody reads it."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush at exit fails again
+        sys.exit(CLOSED_PIPE)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from speculative.generation import (
 )
 from speculative.sampling.types import AcceptanceRule, SamplingParams
 from tests.cli.conftest import CommandLine
-from tests.cli.service import ScriptedGenerator
+from tests.cli.service import ANSWER, ScriptedGenerator
 
 
 def test_a_pipe_gets_the_answer_and_nothing_else(outrider: CommandLine, address: str) -> None:
@@ -226,6 +226,23 @@ def test_an_address_that_is_not_host_and_port_is_refused(outrider: CommandLine, 
 @pytest.mark.parametrize("right", ["host:1", "[::1]:50050", "10.0.0.1:65535", "unix:/run/outrider", "dns:///host:1"])
 def test_every_form_of_an_address_is_taken(right: str) -> None:
     assert options.host_port(right) == right
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_reader_that_goes_away_ends_the_command_without_a_message(
+    address: str, generator: ScriptedGenerator, form: tuple[str, ...]
+) -> None:
+    generator.events = (*ANSWER[:-1], *ANSWER[1:-1] * 8000, ANSWER[-1])
+    command = [sys.executable, "-m", "controller.cli", "generate", "--address", address, *form, "hi"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        process.wait(10)
+    assert process.returncode == 141
+    assert errors == ""
 
 
 def test_ctrl_c_cancels_the_request_at_once(address: str, generator: ScriptedGenerator) -> None:
