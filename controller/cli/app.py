@@ -36,7 +36,7 @@ app = typer.Typer(
 models_app = typer.Typer(help="The demo models on this machine.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 
-MAX_DEMO_TOKENS = 64
+MAX_DEMO_TOKENS = 48
 
 
 def _consoles() -> tuple[Console, Console]:
