@@ -17,8 +17,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-# One process of tests for each core, at most four; PARALLEL= runs them in one.
-PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
+# A process of tests for each core and one more, since some tests wait; PARALLEL= runs them in one.
+PARALLEL ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
 PROMPT ?= Write a short story about a horse that runs ahead of its carriage.
 PROTOS := $(wildcard protos/speculative/v1/*.proto)
 PACKAGES := speculative draft_service verifier_service controller

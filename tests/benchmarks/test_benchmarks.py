@@ -12,6 +12,7 @@ from benchmarks.trio import Flags, trio
 from speculative.generation import Statistics
 
 
+@pytest.mark.slow
 async def test_overhead_is_measured_on_real_processes() -> None:
     report = await rpc_overhead.run(runs=1, rounds=2 * rpc_overhead.SKIPPED_ROUNDS)
     figures = {figure.name: figure.value for figure in report.figures}
@@ -20,6 +21,7 @@ async def test_overhead_is_measured_on_real_processes() -> None:
     assert report.details["rounds"] == [rpc_overhead.SKIPPED_ROUNDS]
 
 
+@pytest.mark.slow
 async def test_pair_that_does_not_fit_ends_the_benchmark_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.trio._PAIRING_TIMEOUT_S", 0.0)
     flags = Flags(draft=["--model", "emulated:draft?vocab=rotated"], verifier=["--model", "emulated:target"])

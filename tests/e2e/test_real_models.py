@@ -43,7 +43,9 @@ async def answers(client: Client, requests: list[GenerationRequest]) -> list[tup
     return [tuple(each.token_ids) for each in given]
 
 
-@pytest.mark.parametrize("rule", [AcceptanceRule.COUPLED, AcceptanceRule.REJECTION])
+@pytest.mark.parametrize(
+    "rule", [pytest.param(AcceptanceRule.COUPLED, marks=pytest.mark.slow), AcceptanceRule.REJECTION]
+)
 async def test_the_first_two_tokens_follow_the_targets_law(rule: AcceptanceRule, tiny_checkpoint: Checkpoint) -> None:
     """300 seeds; a false alarm once in a million."""
     params = SamplingParams(temperature=0.9, top_k=3)

@@ -57,10 +57,10 @@ def prompts(seed: int, lengths: Sequence[int]) -> list[tuple[int, ...]]:
 async def test_output_is_the_targets_own_for_every_chunk_length(architecture: str, kind: DraftKind) -> None:
     target = tiny_model(architecture)
     asked = prompts(1, [1, 37, CONTEXT_LENGTH - 12, CONTEXT_LENGTH - 1])
-    expected = [reference(target, prompt, 16) for prompt in asked]
+    expected = [reference(target, prompt, 12) for prompt in asked]
     assert len(set(map(tuple, expected))) == len(expected), "the prompts do not tell outputs apart"
-    asks = [Ask(prompt, 16, policy_parameters={"length": chunk}) for prompt in asked for chunk in range(1, 9)] + [
-        Ask(prompt, 16, max_draft_tokens=0) for prompt in asked
+    asks = [Ask(prompt, 12, policy_parameters={"length": chunk}) for prompt in asked for chunk in range(1, 9)] + [
+        Ask(prompt, 12, max_draft_tokens=0) for prompt in asked
     ]
     async with pair(tiny_runner(target), tiny_runner(tiny_draft(architecture, kind))) as running:
         answers = await running.generate_all(asks)

@@ -27,7 +27,11 @@ def ask(options: AdasdOptions, params: SamplingParams, seed: int = 0, max_tokens
 
 
 @pytest.mark.parametrize("kind", ["random", pytest.param("partial", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: f"{options.variant.value}-{options.labels.value}")
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(each, marks=() if each.labels is AdasdLabels.EXACT else pytest.mark.slow) for each in OPTIONS],
+    ids=lambda options: f"{options.variant.value}-{options.labels.value}",
+)
 async def test_no_token_comes_out_that_the_target_excludes(options: AdasdOptions, kind: DraftKind) -> None:
     target, params = tiny_model("qwen2"), SamplingParams(temperature=1.2, top_k=5)
     async with pair(tiny_runner(target), tiny_runner(tiny_draft("qwen2", kind))) as running:

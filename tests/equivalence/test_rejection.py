@@ -1,6 +1,6 @@
 """Rejection sampling has the target's law, whatever the draft.
 
-A check has 1,000 seeds (4,000 in the slow tests) and a false alarm once in a million. The law is computed with
+A check has 400 seeds (4,000 in the slow tests) and a false alarm once in a million. The law is computed with
 transformers' processors.
 """
 
@@ -14,7 +14,7 @@ from tests.support.tiny_models import DRAFT_KINDS, EOS_TOKEN_IDS, DraftKind, tin
 from tests.support.tiny_runners import tiny_runner
 
 PROMPT = (5, 17, 40, 8)
-SAMPLES = 1000
+SAMPLES = 400
 MANY_SAMPLES = 4000
 
 

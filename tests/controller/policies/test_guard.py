@@ -67,7 +67,7 @@ def guarded_run(
     return on, off
 
 
-@pytest.mark.parametrize("name", ["fixed", "adasd+dsde"])
+@pytest.mark.parametrize("name", ["fixed", pytest.param("adasd+dsde", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("rate", "costs", "batch_size", "count", "length"),
     [
