@@ -38,8 +38,9 @@ from speculative.rpc.channel import open_channel, wait_serving
 from speculative.rpc.lifecycle import Stop, serve
 from speculative.sampling.types import AcceptanceRule, SamplingParams
 from speculative.v1 import generation_service_pb2 as pb
+from tests.support.engines import sessions_become
 from tests.support.servers import draft_server, verifier_server
-from tests.support.trio import TARGET, Client, config, controller, sessions_become, trio
+from tests.support.trio import TARGET, Client, config, controller, trio
 from verifier_service.config import VerifierConfig
 from verifier_service.servicer import VerifierProcess
 
@@ -278,8 +279,8 @@ async def test_a_client_that_leaves_frees_both_services_within_a_second(way: str
             other = Client(client.address, channel)
             deadline_s = 0.5 if way == "deadline" else None
             leaving = asyncio.ensure_future(other.answer(ask(max_tokens=4000), deadline_s))
-            await sessions_become(1, verifier, within_s=5)
-            await sessions_become(1, draft, within_s=5)
+            await sessions_become(verifier.engine, 1, within_s=5)
+            await sessions_become(draft.engine, 1, within_s=5)
             if way == "deadline":
                 with pytest.raises(TimeoutError):
                     await leaving
@@ -290,8 +291,8 @@ async def test_a_client_that_leaves_frees_both_services_within_a_second(way: str
         if way == "client death":
             with pytest.raises((OutriderError, asyncio.CancelledError)):
                 await leaving
-        await sessions_become(0, verifier)
-        await sessions_become(0, draft)
+        await sessions_become(verifier.engine, 0)
+        await sessions_become(draft.engine, 0)
 
 
 async def test_a_killed_draft_does_not_end_or_change_a_stream() -> None:
@@ -346,12 +347,12 @@ async def test_a_full_verifier_says_when_to_come_back(with_draft: bool) -> None:
     ):
         await client.knows(lambda info: (info.draft is not None) == with_draft)
         leaving = asyncio.ensure_future(client.answer(ask(max_tokens=4000)))
-        await sessions_become(1, verifier)
+        await sessions_become(verifier.engine, 1)
         with pytest.raises(CapacityError) as caught:
             await client.answer(ask())
         assert caught.value.retry_after_s > 0
         leaving.cancel()
-        await sessions_become(0, verifier)
+        await sessions_become(verifier.engine, 0)
 
 
 async def test_the_controller_is_ready_when_its_verifier_is(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from speculative.errors import NotReadyError, OutriderError
 from speculative.generation import Delta, Finished, GenerationRequest, ServiceInfo, Started
 from speculative.rpc.channel import open_channel
 from speculative.v1.generation_service_pb2_grpc import GenerationServiceStub
-from tests.support.servers import Served, draft_server, serving, verifier_server
+from tests.support.engines import sessions_become
+from tests.support.servers import draft_server, serving, verifier_server
 
 TARGET = "emulated:target?eos_rate=0.0"
 
@@ -77,16 +78,6 @@ class Client(GenerationClient):
         return await self.knows(lambda info: info.draft is not None)
 
 
-async def sessions_become(count: int, served: Served[Any], within_s: float = 1) -> None:
-    """Waits until so many sessions are open, and, for none, until all memory is free."""
-    async with asyncio.timeout(within_s):
-        while True:
-            stats = served.engine.stats()
-            if stats.sessions == count and (count or stats.free_blocks == stats.num_blocks):
-                return
-            await asyncio.sleep(0.01)
-
-
 def config(**settings: Any) -> ControllerConfig:
     return ControllerConfig(**{"draft_retry_s": 0.05, **settings})
 
@@ -113,5 +104,5 @@ async def trio(target: str = TARGET, draft: str = "emulated:draft", **settings: 
     ):
         await client.has_draft()
         yield client
-        await sessions_become(0, verifier_)
-        await sessions_become(0, draft_)
+        await sessions_become(verifier_.engine, 0)
+        await sessions_become(draft_.engine, 0)
